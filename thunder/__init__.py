@@ -1,0 +1,78 @@
+"""A source-to-source compiler for PyTorch: programs captured, shown, differentiated and run as readable Python."""
+
+from thunder.__about__ import __version__
+from thunder.common import CompileData, CompileStats
+from thunder.core import devices, dtypes, prims
+from thunder.core.dtypes import (
+    bfloat16,
+    bool8,
+    complex32,
+    complex64,
+    complex128,
+    float8_e4m3fn,
+    float8_e4m3fnuz,
+    float8_e5m2,
+    float8_e5m2fnuz,
+    float16,
+    float32,
+    float64,
+    int8,
+    int16,
+    int32,
+    int64,
+    uint8,
+)
+from thunder.core.log import configure_from_env
+from thunder.core.options import CACHE_OPTIONS, SHARP_EDGES_OPTIONS, DebugOptions
+from thunder.core.proxies import (
+    AnyProxy,
+    ComplexProxy,
+    FloatProxy,
+    IntegerProxy,
+    NumberProxy,
+    Proxy,
+    StringProxy,
+    TensorProxy,
+)
+from thunder.core.trace import TraceCtx
+from thunder.core.transform_common import Transform
+from thunder.executors.pythonex import ex as pythonex
+from thunder.executors.torchex import ex as pytorch_executor
+from thunder.extend import (
+    Executor,
+    add_executor_lists,
+    get_all_executors,
+    get_always_executors,
+    get_default_executors,
+    get_executor,
+    resolve_executors,
+)
+from thunder.frontend.module import ThunderModule
+from thunder.introspection import (
+    cache_hits,
+    cache_misses,
+    cache_option,
+    compile_data,
+    compile_stats,
+    get_auto_registered_torch_op_names,
+    last_backward_traces,
+    last_compile_options,
+    last_prologue_traces,
+    last_traces,
+    list_transforms,
+)
+from thunder.jit import jit
+
+configure_from_env()
+
+__all__ = [
+    "CACHE_OPTIONS", "SHARP_EDGES_OPTIONS", "AnyProxy", "CompileData", "CompileStats", "ComplexProxy", "DebugOptions",
+    "Executor", "FloatProxy", "IntegerProxy", "NumberProxy", "Proxy", "StringProxy", "TensorProxy", "ThunderModule",
+    "TraceCtx", "Transform", "__version__", "add_executor_lists", "bfloat16", "bool8", "cache_hits", "cache_misses",
+    "cache_option", "compile_data", "compile_stats", "complex32", "complex64", "complex128", "devices", "dtypes",
+    "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float16", "float32", "float64",
+    "get_all_executors", "get_always_executors", "get_auto_registered_torch_op_names", "get_default_executors",
+    "get_executor", "int8", "int16", "int32", "int64", "jit", "last_backward_traces", "last_compile_options",
+    "last_prologue_traces", "last_traces", "list_transforms", "prims", "pythonex", "pytorch_executor",
+    "resolve_executors", "uint8",
+]  # fmt: skip

@@ -1,0 +1,1 @@
+"""Base types, the intermediate representation, and the passes over it."""

@@ -1,0 +1,390 @@
+"""In-place programs without writes.
+
+Every write to a tensor becomes a new value; each view of the memory written is computed again from its root when it is
+next read. At the end, inputs that were written get their last value by `prims.copy_`.
+
+`Functionalizer` is the engine: nodes go in, functional nodes come out. The forward program and the bodies of custom
+backward functions go through the same one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from thunder.core import prims
+from thunder.core.alias_analysis import AliasInfo, Storage, Value, extent, parent_of, same_geometry
+from thunder.core.errors import UnsupportedOpError
+from thunder.core.origin import NO_GRAD, origin
+from thunder.core.proxies import Layout, Proxy, TensorProxy
+from thunder.core.pytree import tree_map
+from thunder.core.symbol import BoundSymbol, Symbol
+from thunder.core.trace import TraceCtx
+from thunder.torch.fakes import result_metadata
+from thunder.torch.mutation import Twin, twin_of
+from thunder.torch.registry import symbol_for
+
+_SETITEM = torch.Tensor.__setitem__
+_COPY = torch.Tensor.copy_
+
+
+class Functionalizer:
+    """Rewrites nodes one by one into `trace`. `info` says what shares memory with what so far."""
+
+    def __init__(self, trace: TraceCtx):
+        self.trace = trace
+        self.info = AliasInfo()
+        self.bodies: list[Any] = []
+        self.forward_values: dict[str, Any] = {}
+
+    # Reading
+
+    def read(self, x: Any) -> Any:
+        """The tensor that holds the value of `x` now, its views brought up to date."""
+        if not isinstance(x, TensorProxy):
+            return x
+        value = self.info.values.get(x.name)
+        if value is None:
+            return x
+        storage = self.info.storage_of(x.name)
+        if storage is None or value.version == storage.version:
+            return value.current
+        if value.parent is None:
+            raise AssertionError(f"the root {x.name} was left behind by a write")
+        self._replay(value, storage)
+        return value.current
+
+    def _replay(self, value: Value, storage: Storage) -> None:
+        """Computes a view again from its parent's current value."""
+        parent = self.info.values[value.parent]  # type: ignore[index]
+        fresh = self.read(parent.proxy)
+        node = value.node
+        if node is None:
+            value.current, value.version = fresh, storage.version
+            return
+        new = {o.name: self._like(o, o.requires_grad or (value.is_tracked and fresh.requires_grad)) for o in node.flat_proxy_outs if isinstance(o, TensorProxy)}  # fmt: skip
+        args = (fresh, *tree_map(self.read, node.args[1:]))
+        output = tree_map(lambda o: new.get(o.name, o) if isinstance(o, Proxy) else o, node.output)
+        with origin(node.origin, pass_name="functionalization"):
+            self.trace.emit(node.sym, args, tree_map(self.read, node.kwargs), output)
+        for name, p in new.items():
+            sibling = self.info.values.get(name)
+            if sibling is not None and sibling.node is node:
+                sibling.current, sibling.version = p, storage.version
+
+    def _like(self, p: TensorProxy, requires_grad: bool) -> TensorProxy:
+        name = self.trace.unique_name(f"{p.name}_v")
+        return p.replace(name=name, requires_grad=requires_grad)
+
+    # Nodes
+
+    def process(self, node: BoundSymbol) -> None:
+        """Rewrites one node."""
+        if node.sym is prims.custom_vjp:
+            self._custom_function(node)
+        elif node.written:
+            self._write_node(node)
+        else:
+            self._plain_node(node)
+
+    def _plain_node(self, node: BoundSymbol) -> None:
+        args, kwargs = tree_map(self.read, node.args), tree_map(self.read, node.kwargs)
+        known = {o.name for o in node.flat_proxy_outs if o.name in self.info.values}
+        if known:
+            self._returned_argument(node, args, kwargs)
+            return
+        tracked = any(isinstance(a, TensorProxy) and a.requires_grad for a in (*_tensors(args), *_tensors(kwargs)))
+        output = tree_map(lambda o: self._retracked(o, node, tracked), node.output)
+        with origin(node.origin):
+            self.trace.emit(node.sym, args, kwargs, output)
+        self._enter_outputs(node, output)
+
+    def _retracked(self, o: Any, node: BoundSymbol, tracked: bool) -> Any:
+        """Outputs of nodes that read a written value may need a gradient that they did not need in the captured program."""
+        if not isinstance(o, TensorProxy) or o.requires_grad or not tracked or NO_GRAD in node.tags:
+            return o
+        floating = o.torch_dtype.is_floating_point or o.torch_dtype.is_complex
+        if not floating or not node.sym.traits.is_differentiable:
+            return o
+        return o.replace(name=o.name, requires_grad=True)
+
+    def _returned_argument(self, node: BoundSymbol, args: tuple, kwargs: dict[str, Any]) -> None:
+        """A node whose output is one of its arguments as it is (`x.contiguous()` of a contiguous tensor)."""
+        fresh = [o for o in node.flat_proxy_outs if o.name not in self.info.values]
+        if fresh or node.sym.traits.is_random or node.sym.traits.is_kept:
+            with origin(node.origin):
+                self.trace.emit(node.sym, args, kwargs, tree_map(lambda o: self.read(o), node.output))
+            self._enter_outputs(node, fresh)
+
+    def _enter_outputs(self, node: BoundSymbol, output: Any) -> None:
+        flat = [o for o in node.flat_outs if isinstance(o, TensorProxy)]
+        current = [o for o in _tensors(output)]
+        single = isinstance(node.output, TensorProxy)
+        for n, o in enumerate(flat):
+            if o.name in self.info.values:
+                continue
+            parent = parent_of(o, node)
+            if parent is None or parent.name not in self.info.values:
+                self._enter_fresh(o, current[n])
+                continue
+            is_tracked = NO_GRAD not in node.tags and node.sym.traits.is_differentiable
+            self.info.add_view(o, parent.name, node, None if single else n, current=current[n], is_tracked=is_tracked)
+
+    def _enter_fresh(self, o: TensorProxy, current: Any) -> None:
+        storage = self.info.storages.get(o.layout.storage) if o.layout is not None else None
+        if storage is None:
+            self.info.add_root(o, current)
+        else:
+            # Another output of the same node has this memory already.
+            self.info.values[o.name] = Value(o, storage.root, None, None, True, current, storage.version)
+            storage.members.append(o.name)
+
+    # Writes
+
+    def _write_node(self, node: BoundSymbol) -> None:
+        with origin(node.origin, pass_name="functionalization"):
+            written = list(dict.fromkeys(node.written))
+            fn = node.sym.torch_fn
+            tracked = NO_GRAD not in node.tags
+            if fn is _SETITEM:
+                target, key, value = node.args
+                new = [self._setitem(target, key, value, tracked)]
+            elif fn is _COPY or node.sym is prims.copy_:
+                dst, src = node.args[:2] if fn is _COPY else node.args[1::-1]
+                new = [self._copied(self.read(dst), self.read(src), tracked)]
+            else:
+                new = self._twin_call(node, written, tracked)
+            for p, value in zip(written, new, strict=True):
+                self.write(p, value, tracked)
+
+    def write(self, p: TensorProxy, new: TensorProxy, tracked: bool = True) -> None:
+        """Makes `new` the value of `p`, and so of all memory that `p` is a window on."""
+        if p.name not in self.info.values:
+            self.info.add_root(p, p)
+        value, storage = self.info.values[p.name], self.info.storage_of(p.name)
+        if storage is None:
+            value.current = new
+            return
+        root = self.info.values[storage.root]
+        old_root = self.read(root.proxy)
+        is_seen = tracked and self.info.is_tracked(p.name)
+        if self.info.view_chain(p.name):
+            new_root = self._updated_root(root, old_root, p, new, is_seen)
+        else:
+            new_root = new
+        if not is_seen and old_root.requires_grad:
+            new_root = self._emit(prims.update_data, (old_root, new_root), like=new_root, requires_grad=True)
+        storage.has_tracked_write |= is_seen and new.requires_grad
+        storage.version += 1
+        self._commit(storage, root, new_root, value, new)
+
+    def _commit(self, storage: Storage, root: Value, new_root: Any, value: Value, new: Any) -> None:
+        root.current, root.version = new_root, storage.version
+        if value is not root and self.info.view_chain(value.proxy.name):
+            value.current, value.version = new, storage.version
+
+    def _updated_root(self, root: Value, old_root: TensorProxy, p: TensorProxy, new: TensorProxy, is_seen: bool) -> TensorProxy:
+        views = tree_map(self.read, self.info.view_chain(p.name))
+        strides = root.proxy.layout.strides if self.info.needs_strides(p.name) else None  # type: ignore[union-attr]
+        requires_grad = old_root.requires_grad or (is_seen and new.requires_grad)
+        kwargs = {} if strides is None else {"strides": strides}
+        return self._emit(prims.view_update, (old_root, new, views), kwargs, like=root.proxy, requires_grad=requires_grad)
+
+    def _emit(self, sym: Symbol, args: tuple, kwargs: Any = None, *, like: TensorProxy, requires_grad: bool) -> TensorProxy:
+        out = like.replace(
+            name=self.trace.unique_name(f"{_stem(like.name)}_v"), requires_grad=requires_grad, layout=None
+        )
+        self.trace.emit(sym, args, kwargs or {}, out)
+        return out
+
+    def _setitem(self, target: TensorProxy, key: Any, value: Any, tracked: bool) -> TensorProxy:
+        a, key, value = self.read(target), tree_map(self.read, key), self.read(value)
+        requires_grad = tracked and (a.requires_grad or getattr(value, "requires_grad", False))
+        return self._emit(prims.copy_with_setitem, (a, key, value), like=target, requires_grad=requires_grad)
+
+    def _copied(self, dst: TensorProxy, src: Any, tracked: bool) -> TensorProxy:
+        """The value of `dst` after `dst.copy_(src)`."""
+        requires_grad = tracked and getattr(src, "requires_grad", False)
+        if not isinstance(src, TensorProxy):
+            return self._emit(symbol_for(torch.full_like), (dst, src), like=dst, requires_grad=False)
+        if (src.dtype, src.device) != (dst.dtype, dst.device):
+            to = (src, dst.device, dst.dtype)
+            args = (src, torch.device(dst.device.device_str()), dst.torch_dtype)
+            src = self._emit(symbol_for(torch.Tensor.to), args, like=src.replace(name=src.name, dtype=to[2], device=to[1]), requires_grad=requires_grad)  # fmt: skip
+        if src.shape != dst.shape:
+            src = self._emit(symbol_for(torch.Tensor.expand), (src, dst.shape), like=dst, requires_grad=requires_grad)
+        return self._emit(symbol_for(torch.clone), (src,), like=dst, requires_grad=requires_grad)
+
+    def _twin_call(self, node: BoundSymbol, written: list[TensorProxy], tracked: bool) -> list[TensorProxy]:
+        twin = twin_of(node)
+        args, kwargs = tree_map(self.read, twin.args), tree_map(self.read, twin.kwargs)
+        reads = (*_tensors(args), *_tensors(kwargs))
+        requires_grad = tracked and any(a.requires_grad for a in reads)
+        if twin.returns == "both":
+            return self._run_on_clones(node, twin, args, kwargs, written, requires_grad)
+        target = written[0]
+        result = result_metadata(twin.fn, args, kwargs)
+        if isinstance(result, tuple | list):
+            raise UnsupportedOpError(f"{node.sym.name} writes one tensor but computes several")
+        like = target.replace(name=target.name, dtype=result.dtype, shape=result.shape, layout=None)
+        sym = symbol_for(twin.fn)
+        out = self._emit(sym, args, kwargs, like=like, requires_grad=requires_grad and sym.traits.is_differentiable)
+        if out.dtype != target.dtype:
+            out = self._emit(symbol_for(torch.Tensor.to), (out, target.torch_dtype), like=target, requires_grad=requires_grad)  # fmt: skip
+        self._check_shape(node, out, target)
+        if node.sym.traits.writes == ("out",):
+            self._alias_result(node, target)
+        return [out]
+
+    def _check_shape(self, node: BoundSymbol, out: TensorProxy, target: TensorProxy) -> None:
+        if tuple(out.shape) != tuple(target.shape):
+            raise UnsupportedOpError(
+                f"{node.sym.name} would resize its output from {tuple(target.shape)} to {tuple(out.shape)}"
+            )
+
+    def _alias_result(self, node: BoundSymbol, target: TensorProxy) -> None:
+        """The result of a call with `out=` is the tensor given, also where the graph has another name for it."""
+        for o in node.flat_proxy_outs:
+            if isinstance(o, TensorProxy) and o.name not in self.info.values:
+                self.info.add_view(o, target.name, None, None, current=None, is_tracked=True).version = -1
+
+    def _run_on_clones(
+        self, node: BoundSymbol, twin: Twin, args: tuple, kwargs: dict, written: list[TensorProxy], requires_grad: bool
+    ) -> list[TensorProxy]:
+        known = {w.name for w in written}
+        new = [
+            w.replace(
+                name=self.trace.unique_name(f"{_stem(w.name)}_v"), layout=None,
+                requires_grad=requires_grad and (w.torch_dtype.is_floating_point or w.torch_dtype.is_complex),
+            )
+            for w in written
+        ]  # fmt: skip
+        by_name = {w.name: n for w, n in zip(written, new, strict=True)}
+        result = tree_map(
+            lambda o: (by_name[o.name] if o.name in known else self._retracked(o, node, requires_grad))
+            if isinstance(o, TensorProxy)
+            else o,
+            node.output,
+        )
+        shadow = tree_map(lambda o: None if isinstance(o, TensorProxy) and o in new else o, result)
+        sym = prims.random_on_clones if twin.is_random else prims.run_on_clones
+        self.trace.emit(sym, (twin.fn, node.sym.traits.writes, args, kwargs), {}, (shadow, tuple(new)))
+        for o in node.flat_proxy_outs:
+            if isinstance(o, TensorProxy) and o.name not in known and o.name not in self.info.values:
+                self._enter_fresh(o, next(r for r in _tensors(result) if r.name == o.name))
+        return new
+
+    # Custom autograd functions
+
+    def _custom_function(self, node: BoundSymbol) -> None:
+        outs, inputs, body = node.args
+        self.bodies.append(body)
+        new_args = (tree_map(self.read, outs), tree_map(self.read, inputs), body)
+        with origin(node.origin):
+            self.trace.emit(node.sym, new_args, {}, node.output)
+        for n, (o, result) in enumerate(zip(outs, node.output, strict=True)):
+            if not isinstance(result, TensorProxy) or result.name in self.info.values:
+                continue
+            storage = self.info.storage_of(o.name) if isinstance(o, TensorProxy) else None
+            if storage is None:
+                self.info.add_root(result, result)
+                continue
+            self.info.add_view(result, o.name, None, None, current=result, is_tracked=True)
+            is_inner = not any(isinstance(a, TensorProxy) and a.layout and self.info.storage_of(a.name) is storage for a in inputs)
+            if is_inner or n in body.dirty:
+                self._adopt(storage, o, result)
+
+    def _adopt(self, storage: Storage, o: TensorProxy, result: TensorProxy) -> None:
+        """From here on the memory's value, and its gradient, is the function's result."""
+        root = self.info.values[storage.root]
+        if self.info.view_chain(o.name):
+            old = self.read(root.proxy)
+            new_root = self._updated_root(root, old, o, result, True)
+        else:
+            new_root = result
+        storage.version += 1
+        root.current, root.version = new_root, storage.version
+        for name in (o.name, result.name):
+            self.info.values[name].current, self.info.values[name].version = result, storage.version
+
+    def finish_custom_functions(self) -> None:
+        """Ends the program with what the custom backwards will read: their saved memory as it is now."""
+        if not self.bodies:
+            return
+        names: dict[str, Any] = {}
+        for body in self.bodies:
+            for p in _tensors(body.saved):
+                storage = self.info.storage_of(p.name)
+                for name in (p.name,) if storage is None else (p.name, storage.root):
+                    if name in self.info.values:
+                        names[name] = self.read(self.info.values[name].proxy)
+        for storage in self.info.storages.values():
+            if storage.root in names:
+                self.forward_values[storage.root] = names[storage.root]
+        self.trace.emit(prims.late_saved, (self, tuple(names), tuple(names.values())), {}, None)
+
+    def is_physical(self, root: Value) -> bool:
+        """Whether the writes to an input are in the trace itself, so that nothing is left to write back."""
+        return root.current is root.proxy
+
+    # Inputs
+
+    def enter_inputs(self, inputs: list[Any]) -> None:
+        """Enters the program's inputs; those that share memory become views of one base."""
+        groups: dict[int, list[TensorProxy]] = {}
+        for p in inputs:
+            if isinstance(p, TensorProxy):
+                if p.layout is None:
+                    self.info.add_root(p, p)
+                else:
+                    groups.setdefault(p.layout.storage, []).append(p)
+        for members in groups.values():
+            self._enter_input_group(members)
+
+    def _enter_input_group(self, members: list[TensorProxy]) -> None:
+        first = members[0]
+        if all(same_geometry(first, m) for m in members):
+            self.info.add_root(first, first, is_input=True)
+            for m in members[1:]:
+                self.info.add_view(m, first.name, None, None, current=m, is_tracked=True)
+            return
+        if any(m.dtype != first.dtype for m in members):
+            raise UnsupportedOpError("inputs of different dtypes share memory that the program writes to")
+        start = min(members, key=lambda m: extent(m)[0])
+        low = extent(start)[0]
+        length = max(extent(m)[1] for m in members) - low
+        base = TensorProxy(
+            self.trace.unique_name(f"{start.name}_base"), shape=(length,), dtype=first.dtype, device=first.device,
+            layout=Layout(first.layout.storage, (1,), low),  # type: ignore[union-attr]
+        )  # fmt: skip
+        self.trace.emit(prims.strided_view, (start, (length,), (1,), 0), {}, base)
+        self.info.add_root(base, base, is_input=True)
+        for m in members:
+            strides, offset = m.layout.strides, m.layout.offset - low  # type: ignore[union-attr]
+            node = prims.strided_view.bind(base, m.shape, strides, offset, output=m)
+            self.info.add_view(m, base.name, node, None, current=m, is_tracked=True)
+
+
+def _stem(name: str) -> str:
+    """The captured name behind `name_v3`."""
+    stem, _, version = name.rpartition("_v")
+    return stem if stem and (version == "" or version.strip("_").isdigit()) else name
+
+
+def _tensors(x: Any) -> list[TensorProxy]:
+    found: list[TensorProxy] = []
+
+    def visit(v: Any) -> None:
+        if isinstance(v, TensorProxy):
+            found.append(v)
+        elif isinstance(v, tuple | list):
+            for e in v:
+                visit(e)
+        elif isinstance(v, dict):
+            for e in v.values():
+                visit(e)
+
+    visit(x)
+    return found
+

@@ -1,0 +1,44 @@
+"""Primitives that mark where gradients enter and leave, and what a custom backward replaces."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from thunder.core.prims.base import make_prim
+from thunder.core.prims.inplace import fresh
+from thunder.core.symbol import OpTags, Traits
+
+get_grad = make_prim(
+    "GET_GRAD", "get_grad", meta=lambda a: fresh(a, requires_grad=False), traits=Traits(is_barrier=True)
+)
+put_grad = make_prim(
+    "PUT_GRAD", "put_grad", meta=lambda a, g: None, traits=Traits(is_kept=True, is_barrier=True),
+    tags=(OpTags.DONT_DCE,),
+)  # fmt: skip
+
+
+def _custom_vjp_meta(outs: Any, inputs: Any, body: Any) -> Any:
+    return tuple(fresh(o) for o in outs)
+
+
+custom_vjp = make_prim(
+    "CUSTOM_VJP", "custom_vjp", meta=_custom_vjp_meta, python_impl=lambda outs, inputs, body: tuple(outs),
+    traits=Traits(is_barrier=True),
+)  # fmt: skip
+custom_vjp.__dict__["__doc__"] = (
+    "The outputs of a custom autograd function: the values `outs`, whose gradient with respect to `inputs` is what `body` "
+    "computes."
+)
+
+late_saved = make_prim(
+    "LATE_SAVED", "late_saved", meta=lambda body, saved: None, python_impl=lambda body, saved: None,
+    traits=Traits(is_kept=True, is_barrier=True), tags=(OpTags.DONT_DCE,),
+)  # fmt: skip
+late_saved.__dict__["__doc__"] = "What a custom backward reads when it runs: its saved tensors as they are when forward ends."
+
+set_grad_enabled = make_prim(
+    "SET_GRAD_ENABLED", "set_grad_enabled", meta=lambda enabled: None, python_impl=torch._C._set_grad_enabled,
+    traits=Traits(is_kept=True, is_barrier=True),
+)  # fmt: skip

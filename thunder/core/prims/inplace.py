@@ -1,0 +1,156 @@
+"""Primitives for memory: writes, new names for written memory, views and their inverses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from thunder.core.prims.base import make_prim
+from thunder.core.proxies import TensorProxy
+from thunder.core.symbol import OpTags, Traits
+from thunder.core.tracing import get_tracectx
+
+
+def fresh(like: TensorProxy, **changes: Any) -> TensorProxy:
+    """A new tensor with the metadata of `like` and no layout."""
+    changes.setdefault("layout", None)
+    changes.setdefault("name", get_tracectx().make_name(prefix="t"))
+    return like.replace(**changes)
+
+
+def _copy_impl(src: torch.Tensor, dst: torch.Tensor, *, grad_enabled: bool = False) -> torch.Tensor:
+    return dst.copy_(src)
+
+
+copy_ = make_prim(
+    "COPY_", "copy_",
+    meta=lambda src, dst, *, grad_enabled=False: fresh(dst),
+    torch_fn=_copy_impl, python_impl=_copy_impl,
+    traits=Traits(writes=(1,), is_kept=True, is_barrier=True), tags=(OpTags.DONT_DCE,),
+)  # fmt: skip
+
+
+update_aliases = make_prim(
+    "UPDATE_ALIASES", "update_aliases",
+    meta=lambda aliases, after=(): tuple(fresh(a, layout=a.layout) for a in aliases),
+    python_impl=lambda aliases, after=(): tuple(aliases),
+    traits=Traits(is_barrier=True),
+)  # fmt: skip
+
+shallow_copy = make_prim(
+    "SHALLOW_COPY", "shallow_copy", meta=lambda a: fresh(a), python_impl=lambda a: a, tags=(OpTags.SHAPE_OP,)
+)
+
+
+def _same_value(old: Any, new: Any) -> Any:
+    return new
+
+
+update_data = make_prim(
+    "UPDATE_DATA", "update_data", meta=lambda old, new: fresh(new, requires_grad=old.requires_grad),
+    python_impl=_same_value,
+)  # fmt: skip
+update_data.__dict__["__doc__"] = "The value of `new` with the autograd history of `old`: a write that autograd does not see."
+
+
+def _strided_view(base: torch.Tensor, size: Any, stride: Any, offset: int) -> torch.Tensor:
+    return torch.as_strided(base, size, stride, base.storage_offset() + offset)
+
+
+strided_view = make_prim(
+    "STRIDED_VIEW", "strided_view",
+    meta=lambda base, size, stride, offset: fresh(base, shape=size),
+    torch_fn=_strided_view, python_impl=_strided_view,
+)  # fmt: skip
+
+
+ViewChain = tuple[tuple[Callable, tuple, dict, Any], ...]
+
+
+def apply_views(base: Any, views: ViewChain) -> Any:
+    """The view that a chain of view operations gives of `base`; each step is (function, arguments, keywords, output)."""
+    for fn, args, kwargs, index in views:
+        base = fn(base, *args, **kwargs)
+        base = base if index is None else base[index]
+    return base
+
+
+def _view_update(base: torch.Tensor, src: Any, views: ViewChain, strides: Any = None) -> torch.Tensor:
+    if strides is not None and tuple(base.stride()) != tuple(strides):
+        result = torch.empty_strided(base.shape, strides, dtype=base.dtype, device=base.device).copy_(base)
+    else:
+        result = base.clone()
+    window = apply_views(result, views)
+    if isinstance(src, torch.Tensor):
+        window.copy_(src)
+    else:
+        window.fill_(src)
+    return result
+
+
+view_update = make_prim(
+    "VIEW_UPDATE", "view_update",
+    meta=lambda base, src, views, strides=None: fresh(
+        base, requires_grad=base.requires_grad or getattr(src, "requires_grad", False)
+    ),
+    torch_fn=_view_update, python_impl=_view_update,
+)  # fmt: skip
+
+
+def _view_of(base: torch.Tensor, views: ViewChain, strides: Any = None) -> torch.Tensor:
+    if strides is not None and tuple(base.stride()) != tuple(strides):
+        base = torch.empty_strided(base.shape, strides, dtype=base.dtype, device=base.device).copy_(base)
+    return apply_views(base, views).clone()
+
+
+view_of = make_prim("VIEW_OF", "view_of", meta=None, torch_fn=_view_of, python_impl=_view_of)
+
+
+def _setitem(a: torch.Tensor, key: Any, value: Any) -> torch.Tensor:
+    result = a.clone()
+    result[key] = value
+    return result
+
+
+copy_with_setitem = make_prim(
+    "COPY_WITH_SETITEM", "copy_with_setitem", meta=lambda a, key, value: fresh(a), torch_fn=_setitem, python_impl=_setitem
+)
+
+
+def _setitem_value_grad(g: torch.Tensor, key: Any, shape: Any, dtype: torch.dtype) -> torch.Tensor:
+    return g[key].sum_to_size(shape).to(dtype)
+
+
+setitem_value_grad = make_prim(
+    "SETITEM_VALUE_GRAD", "setitem_value_grad", meta=None, torch_fn=_setitem_value_grad, python_impl=_setitem_value_grad
+)
+
+
+def _run_on_clones(fn: Callable, writes: tuple, args: tuple, kwargs: dict) -> tuple[Any, tuple]:
+    args_list, kwargs = list(args), dict(kwargs)
+    clones: list[torch.Tensor] = []
+
+    def cloned(x: Any) -> Any:
+        if isinstance(x, torch.Tensor):
+            clones.append(x.clone())
+            return clones[-1]
+        return type(x)(cloned(v) for v in x) if isinstance(x, list | tuple) else x
+
+    for where in writes:
+        if isinstance(where, int):
+            args_list[where] = cloned(args_list[where])
+        else:
+            kwargs[where] = cloned(kwargs[where])
+    result = fn(*args_list, **kwargs)
+    return result, tuple(clones)
+
+
+run_on_clones = make_prim(
+    "RUN_ON_CLONES", "run_on_clones", meta=None, torch_fn=_run_on_clones, python_impl=_run_on_clones,
+)  # fmt: skip
+random_on_clones = make_prim(
+    "RANDOM_ON_CLONES", "random_on_clones", meta=None, torch_fn=_run_on_clones, python_impl=_run_on_clones,
+    traits=Traits(is_random=True), tags=(OpTags.RANDOM_OP,),
+)  # fmt: skip

@@ -1,0 +1,1 @@
+"""Passes, one file each; the list of them is `thunder/pipeline.py`."""

@@ -1,0 +1,470 @@
+"""Gradients from torch's own autograd.
+
+For an operation without a gradient rule of its own, the operation and its backward run once on fake tensors, and the aten
+operations seen are the rule: a template, kept by operation and input metadata, that is emitted wherever the operation is
+met again. So every operation that torch can differentiate has the gradient that eager has, as readable nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from thunder.core.origin import BACKWARD, origin
+from thunder.core.proxies import AnyProxy, TensorProxy
+from thunder.core.prims.base import make_prim
+from thunder.core.pytree import tree_flatten, tree_map, tree_unflatten
+from thunder.core.sizes import concrete
+from thunder.core.symbol import BoundSymbol, Traits
+from thunder.core.torch_compat import OpOverload, TorchDispatchMode, aten_packet, storage_key
+from thunder.core.trace import TraceCtx
+from thunder.core.tracing import get_tracectx
+from thunder.torch.fakes import call_key, fake_mode, quiet_autocast, to_fake, to_real_leaf
+from thunder.torch.registry import symbol_for
+
+
+class NeedsAutograd(Exception):
+    """The operation cannot be written as a template; torch's autograd has to run it."""
+
+
+@dataclass(frozen=True)
+class Ref:
+    """A value of a template: inputs, then cotangents, then results, numbered in order."""
+
+    n: int
+
+
+@dataclass(frozen=True)
+class TensorMeta:
+    shape: tuple
+    dtype: torch.dtype
+    device: torch.device
+
+
+@dataclass(frozen=True)
+class TemplateNode:
+    op: OpOverload
+    args: tuple
+    kwargs: dict
+    outs: Any
+    metas: dict[int, TensorMeta]
+    is_view: bool
+
+    @property
+    def reads(self) -> set[int]:
+        return {v.n for v in tree_flatten((self.args, self.kwargs))[0] if isinstance(v, Ref)}
+
+    @property
+    def defines(self) -> set[int]:
+        return set(self.metas)
+
+
+@dataclass(frozen=True)
+class Template:
+    """The aten operations of one call and of its backward.
+
+    forward: to be emitted in the place of the call; None keeps the call as it is.
+    outputs: a pytree like the call's result, of Refs.
+    backward: reads inputs, cotangents, outputs and results of `forward`.
+    grads: a Ref or None for each differentiable input.
+    """
+
+    n_inputs: int
+    n_outputs: int
+    forward: tuple[TemplateNode, ...] | None
+    outputs: list
+    backward: tuple[TemplateNode, ...]
+    grads: tuple[Ref | None, ...]
+
+
+_SILENT = {"detach", "alias", "lift_fresh"}
+
+
+class _Recorder(TorchDispatchMode):
+    """Writes down the aten calls on fake tensors. Writes to temporaries are recorded as their functional twins."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.nodes: list[TemplateNode] = []
+        self.refs: dict[int, Ref] = {}
+        self._alive: list[Any] = []
+        self._members: dict[int, set[int]] = {}
+        self._next = 0
+
+    def enter(self, t: torch.Tensor) -> Ref:
+        """A new value for the tensor."""
+        ref = Ref(self._next)
+        self._next += 1
+        self.refs[id(t)] = ref
+        self._alive.append(t)
+        key = storage_key(t)
+        if key is not None:
+            self._members.setdefault(key, set()).add(ref.n)
+        return ref
+
+    def ref_of(self, x: Any) -> Any:
+        if not isinstance(x, torch.Tensor):
+            return concrete(x)
+        if id(x) not in self.refs:
+            raise NeedsAutograd("a tensor that is not the result of a recorded call")
+        return self.refs[id(x)]
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = func._schema.name.split("::")[1]
+        if func.namespace == "prim":
+            return func(*args, **kwargs)
+        if name in _SILENT:
+            out = func(*args, **kwargs)
+            self.refs[id(out)] = self.ref_of(args[0])
+            self._alive.append(out)
+            return out
+        if torch.Tag.dynamic_output_shape in func.tags or torch.Tag.data_dependent_output in func.tags:
+            raise NeedsAutograd(f"{func} has a result whose shape depends on data")
+        template_args = tree_map(self.ref_of, tuple(args))
+        template_kwargs = tree_map(self.ref_of, dict(kwargs))
+        out = func(*args, **kwargs)
+        if func._schema.is_mutable:
+            self._write(func, args, template_args, template_kwargs, out)
+        else:
+            self._add(func, template_args, template_kwargs, out, args)
+        return out
+
+    def _add(self, func: Any, args: Any, kwargs: Any, out: Any, real_args: Any) -> None:
+        shared = {storage_key(a) for a in tree_flatten(real_args)[0] if isinstance(a, torch.Tensor)} - {None}
+        metas: dict[int, TensorMeta] = {}
+        is_view = False
+
+        def entered(o: Any) -> Any:
+            nonlocal is_view
+            if not isinstance(o, torch.Tensor):
+                return o
+            ref = self.enter(o)
+            metas[ref.n] = TensorMeta(tuple(concrete(s) for s in o.shape), o.dtype, o.device)
+            is_view = is_view or storage_key(o) in shared
+            return ref
+
+        outs = tree_map(entered, out)
+        self.nodes.append(TemplateNode(_stride_agnostic(func), args, kwargs, outs, metas, is_view))
+
+    def _write(self, func: Any, real_args: Any, args: Any, kwargs: Any, out: Any) -> None:
+        functional = _functional_overload(func)
+        target = real_args[0] if real_args else None
+        if functional is None or not isinstance(target, torch.Tensor) or out is not target:
+            raise NeedsAutograd(f"{func} writes to memory")
+        key = storage_key(target)
+        old = self.refs[id(target)]
+        if old.n < self.n_inputs or len(self._members.get(key, ())) != 1:
+            raise NeedsAutograd(f"{func} writes to memory that has other names")
+        ref = Ref(self._next)
+        self._next += 1
+        self._members[key] = {ref.n}
+        for known, r in list(self.refs.items()):
+            if r == old:
+                self.refs[known] = ref
+        meta = TensorMeta(tuple(concrete(s) for s in target.shape), target.dtype, target.device)
+        self.nodes.append(TemplateNode(functional, args, kwargs, ref, {ref.n: meta}, False))
+
+    n_inputs = 0
+
+
+def _functional_overload(func: OpOverload) -> OpOverload | None:
+    name = func._schema.name.split("::")[1]
+    if not name.endswith("_") or func.namespace != "aten":
+        return None
+    packet = aten_packet(name[:-1])
+    if packet is None or func._overloadname not in packet.overloads():
+        return None
+    twin = getattr(packet, func._overloadname)
+    same = [str(a.type) for a in twin._schema.arguments] == [str(a.type) for a in func._schema.arguments]
+    return twin if same and not twin._schema.is_mutable else None
+
+
+def _stride_agnostic(func: OpOverload) -> OpOverload:
+    """`view` demands strides that are known for the fake tensors only; `reshape` does the same on any."""
+    name = func._schema.name.split("::")[1]
+    if name in ("view", "_unsafe_view") and func._overloadname == "default":
+        return torch.ops.aten.reshape.default
+    return func
+
+
+_templates: dict[Hashable, Template | NeedsAutograd] = {}
+_TEMPLATE_LIMIT = 10_000
+
+
+def template_for(fn: Callable, args: tuple, kwargs: dict, wanted: Sequence[bool]) -> Template:
+    """The template of a call; `wanted` says which outputs have a cotangent. Raises NeedsAutograd."""
+    flat, spec = tree_flatten((args, kwargs))
+    key = call_key((fn, tuple(wanted)), flat, spec)
+    found = _templates.get(key) if key is not None else None
+    if found is None:
+        try:
+            found = _record(fn, flat, spec, wanted)
+        except NeedsAutograd as reason:
+            found = reason
+        if key is not None:
+            if len(_templates) >= _TEMPLATE_LIMIT:
+                _templates.clear()
+            _templates[key] = found
+    if isinstance(found, NeedsAutograd):
+        raise found
+    return found
+
+
+def _record(fn: Callable, flat: list, spec: Any, wanted: Sequence[bool]) -> Template:
+    recorder = _Recorder()
+    fakes: dict[str, torch.Tensor] = {}
+    with fake_mode(), quiet_autocast(), torch.enable_grad():
+
+        def real(leaf: Any) -> Any:
+            if not isinstance(leaf, TensorProxy):
+                return to_real_leaf(leaf)
+            if leaf.name not in fakes:
+                fakes[leaf.name] = to_fake(leaf, requires_grad=leaf.requires_grad)
+                recorder.enter(fakes[leaf.name])
+            return fakes[leaf.name]
+
+        real_args, real_kwargs = tree_unflatten([real(v) for v in flat], spec)
+        recorder.n_inputs = len(fakes)
+        with recorder:
+            result = fn(*real_args, **real_kwargs)
+        outs = [o for o in tree_flatten(result)[0] if isinstance(o, torch.Tensor)]
+        cotangents = [torch.empty(o.shape, dtype=o.dtype, device=o.device) if w else None for o, w in zip(outs, wanted, strict=True)]  # fmt: skip
+        first_backward = len(recorder.nodes)
+        cotangent_refs = [recorder.enter(c) if c is not None else None for c in cotangents]
+        output_refs = [recorder.ref_of(o) for o in outs]
+        inputs = [f for f in fakes.values() if f.requires_grad]
+        pairs = [(o, c) for o, c in zip(outs, cotangents, strict=True) if c is not None and o.requires_grad]
+        grads: Sequence[Any] = [None] * len(inputs)
+        if pairs:
+            with recorder:
+                grads = torch.autograd.grad([p[0] for p in pairs], inputs, [p[1] for p in pairs], allow_unused=True)
+    grad_refs = tuple(None if g is None else recorder.ref_of(g) for g in grads)
+    forward, backward = recorder.nodes[:first_backward], recorder.nodes[first_backward:]
+    return _finish_template(len(fakes), output_refs, cotangent_refs, forward, backward, grad_refs)
+
+
+def _live(nodes: Sequence[TemplateNode], needed: set[int]) -> list[TemplateNode]:
+    kept: list[TemplateNode] = []
+    needed = set(needed)
+    for node in reversed(nodes):
+        if node.defines & needed or torch.Tag.nondeterministic_seeded in node.op.tags:
+            kept.append(node)
+            needed |= node.reads
+    return kept[::-1]
+
+
+def _finish_template(
+    n_inputs: int, outputs: list, cotangents: list, forward: list[TemplateNode], backward: list[TemplateNode], grads: tuple
+) -> Template:
+    """Drops dead nodes, and keeps the call whole where its backward can do with its inputs and outputs."""
+    backward = _live(backward, {g.n for g in grads if g is not None})
+    own = set().union(*(b.defines for b in backward)) if backward else set()
+    reads = set().union(*(b.reads for b in backward)) if backward else set()
+    reads |= {g.n for g in grads if g is not None}
+    known = set(range(n_inputs)) | {c.n for c in cotangents if c is not None} | own
+    from_outputs = known | {o.n for o in outputs}
+    residual = reads - from_outputs
+    views = _views_for(forward, residual, from_outputs)
+    all_refs = [o for o in outputs] + [c if c is not None else Ref(-1) for c in cotangents]
+    if views is not None:
+        return Template(n_inputs, len(outputs), None, all_refs, (*views, *backward), grads)
+    forward = _live(forward, {o.n for o in outputs} | reads)
+    return Template(n_inputs, len(outputs), tuple(forward), all_refs, tuple(backward), grads)
+
+
+def _views_for(forward: list[TemplateNode], residual: set[int], known: set[int]) -> list[TemplateNode] | None:
+    """The view nodes that give the residuals from known values; None where more than views are needed."""
+    needed, kept = set(residual), []
+    for node in reversed(forward):
+        if node.defines & needed:
+            if not node.is_view:
+                return None
+            kept.append(node)
+            needed |= node.reads - known
+    return kept[::-1]
+
+
+# Emission
+
+
+def _emit_nodes(trace: TraceCtx, nodes: Sequence[TemplateNode], env: dict[int, Any]) -> None:
+    for node in nodes:
+
+        def value(v: Any) -> Any:
+            return env[v.n] if isinstance(v, Ref) else v
+
+        def result(v: Any, node: TemplateNode = node) -> Any:
+            if not isinstance(v, Ref):
+                return v
+            meta = node.metas[v.n]
+            env[v.n] = TensorProxy(trace.make_name(prefix="t"), shape=meta.shape, dtype=meta.dtype, device=meta.device)
+            return env[v.n]
+
+        args, kwargs = tree_map(value, node.args), tree_map(value, node.kwargs)
+        trace.emit(symbol_for(node.op), args, kwargs, tree_map(result, node.outs))
+
+
+Pullback = Callable[[Sequence[Any]], list[tuple[TensorProxy, Any]]]
+
+
+def auto_vjp(node: BoundSymbol, args: tuple, kwargs: dict) -> tuple[Any, Pullback]:
+    """Emits the forward of a node; gives its outputs and a function from cotangents to (input, gradient) pairs."""
+    fn = node.sym.torch_fn
+    assert fn is not None
+    trace = get_tracectx()
+    inputs = _distinct_tensors((args, kwargs))
+    outs = [o for o in node.flat_outs if isinstance(o, TensorProxy)]
+    wanted = [o.requires_grad for o in outs]
+    try:
+        template = template_for(fn, args, kwargs, wanted)
+    except NeedsAutograd:
+        return _autograd_call(trace, node, args, kwargs, inputs, outs)
+    env: dict[int, Any] = dict(enumerate(inputs))
+    if template.forward is None:
+        trace.emit(node.sym, args, kwargs, node.output, call_ctx=node.call_ctx)
+    else:
+        _emit_nodes(trace, template.forward, env)
+    refs = template.outputs[: template.n_outputs]
+    result = node.output
+    if template.forward is not None:
+        result = _rename_outputs(trace, node, outs, refs, env)
+    for o, ref in zip(outs, refs, strict=True):
+        env[ref.n] = o
+
+    def pullback(cotangents: Sequence[Any]) -> list[tuple[TensorProxy, Any]]:
+        played = template
+        present = [c is not None and w for c, w in zip(cotangents, wanted, strict=True)]
+        if present != wanted and template.forward is None:
+            played = template_for(fn, args, kwargs, present)
+        trace = get_tracectx()
+        local = dict(env)
+        if played.forward is None:
+            for o, ref in zip(outs, played.outputs[: played.n_outputs], strict=True):
+                local[ref.n] = o
+        else:
+            played = template
+        for o, c, ref in zip(outs, cotangents, played.outputs[played.n_outputs :], strict=True):
+            if ref.n >= 0:
+                local[ref.n] = c if c is not None else zeros_for(trace, o)
+        _emit_nodes(trace, played.backward, local)
+        tracked = [p for p in inputs if p.requires_grad]
+        return [(p, None if r is None else local[r.n]) for p, r in zip(tracked, played.grads, strict=True)]
+
+    return result, pullback
+
+
+def _rename_outputs(trace: TraceCtx, node: BoundSymbol, outs: list, refs: list, env: dict[int, Any]) -> Any:
+    """Gives the template's results the names of the node's outputs."""
+    names: dict[str, Any] = {}
+    extra = []
+    for o, ref in zip(outs, refs, strict=True):
+        made = env[ref.n]
+        if made.name in names or ref.n < 0 or not _made_here(trace, made, node):
+            extra.append((o, made))
+        else:
+            names[made.name] = o
+    start = len(trace.bound_symbols)
+    while start > 0 and not any(o.name in names for o in trace.bound_symbols[start - 1].flat_proxy_outs):
+        start -= 1
+    wanted = set(names)
+    first = start
+    while wanted and first > 0:
+        first -= 1
+        wanted -= {o.name for o in trace.bound_symbols[first].flat_proxy_outs}
+    for k in range(first, len(trace.bound_symbols)):
+        trace.bound_symbols[k] = trace.bound_symbols[k].renamed(names)
+    for n, value in list(env.items()):
+        if getattr(value, "name", None) in names:
+            env[n] = names[value.name]
+    for o, made in extra:
+        trace.emit(symbol_for(torch.ops.aten.alias.default), (names.get(made.name, made),), {}, o)
+    return node.output
+
+
+def _made_here(trace: TraceCtx, p: TensorProxy, node: BoundSymbol) -> bool:
+    return all(p.name != a.name for a in node.flat_proxy_args)
+
+
+def zeros_for(trace: TraceCtx, p: TensorProxy) -> TensorProxy:
+    """A tensor of zeros like `p`."""
+    out = p.replace(name=trace.make_name(prefix="t"), requires_grad=False, layout=None)
+    kwargs = {"dtype": p.torch_dtype, "device": torch.device(p.device.device_str())}
+    trace.emit(symbol_for(torch.zeros), (p.shape,), kwargs, out)
+    return out
+
+
+def _distinct_tensors(x: Any) -> list[TensorProxy]:
+    return list({p.name: p for p in tree_flatten(x)[0] if isinstance(p, TensorProxy)}.values())
+
+
+# Operations that only torch's autograd can differentiate
+
+
+class AutogradGraph:
+    """What torch's autograd keeps between the forward and the backward of one opaque call."""
+
+    def __init__(self, inputs: list[torch.Tensor], outs: list[torch.Tensor]):
+        self.inputs, self.outs = inputs, outs
+
+    def grads(self, cotangents: Sequence[Any]) -> list[Any]:
+        pairs = [(o, c) for o, c in zip(self.outs, cotangents, strict=True) if c is not None and o.requires_grad]
+        if not pairs:
+            return [torch.zeros_like(i) for i in self.inputs]
+        found = torch.autograd.grad(
+            [p[0] for p in pairs], self.inputs, [p[1] for p in pairs], allow_unused=True, retain_graph=True
+        )
+        return [torch.zeros_like(i) if g is None else g for i, g in zip(self.inputs, found, strict=True)]
+
+
+def _run_autograd_call(fn: Callable, args: tuple, kwargs: dict, tracked: tuple) -> tuple[Any, AutogradGraph]:
+    leaves: dict[int, torch.Tensor] = {}
+    flat, spec = tree_flatten((args, kwargs))
+    wanted = {id(t) for t in tracked}
+
+    def leaf(t: Any) -> Any:
+        if not isinstance(t, torch.Tensor) or id(t) not in wanted:
+            return t
+        if id(t) not in leaves:
+            leaves[id(t)] = t.detach().requires_grad_()
+        return leaves[id(t)]
+
+    args, kwargs = tree_unflatten([leaf(v) for v in flat], spec)
+    with torch.enable_grad():
+        result = fn(*args, **kwargs)
+    outs = [o for o in tree_flatten(result)[0] if isinstance(o, torch.Tensor)]
+    detached = tree_map(lambda o: o.detach() if isinstance(o, torch.Tensor) else o, result)
+    return detached, AutogradGraph([leaves[id(t)] for t in tracked], outs)
+
+
+autograd_call = make_prim(
+    "AUTOGRAD_CALL", "autograd_call", meta=None, python_impl=_run_autograd_call, traits=Traits(is_barrier=True)
+)
+autograd_backward = make_prim(
+    "AUTOGRAD_BACKWARD", "autograd_backward", meta=None,
+    python_impl=lambda graph, cotangents: graph.grads(cotangents), traits=Traits(is_barrier=True),
+)  # fmt: skip
+
+
+def _autograd_call(
+    trace: TraceCtx, node: BoundSymbol, args: tuple, kwargs: dict, inputs: list, outs: list
+) -> tuple[Any, Pullback]:
+    tracked = [p for p in inputs if p.requires_grad]
+    graph = AnyProxy(None, name=trace.make_name(prefix="graph"))
+    trace.emit(autograd_call, (node.sym.torch_fn, args, kwargs, tuple(tracked)), {}, (node.output, graph))
+
+    def pullback(cotangents: Sequence[Any]) -> list[tuple[TensorProxy, Any]]:
+        trace = get_tracectx()
+        grads = [p.replace(name=trace.make_name(prefix="t"), requires_grad=False, layout=None) for p in tracked]
+        trace.emit(autograd_backward, (graph, tuple(cotangents)), {}, list(grads))
+        return list(zip(tracked, grads, strict=True))
+
+    return node.output, pullback
+
+
+def backward_origin(node: BoundSymbol) -> Any:
+    """The origin of what a node's gradient is made of: the node's line and tags, and BACKWARD."""
+    return origin(node.origin, add_tags=(BACKWARD,), pass_name="autodiff")

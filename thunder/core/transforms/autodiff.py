@@ -1,0 +1,277 @@
+"""One joint trace: the forward program and its gradient.
+
+Each node's rule runs in program order and leaves a pullback; the pullbacks are then played backwards, every node of them
+under an origin with BACKWARD. `get_grad` marks where the cotangents of the outputs enter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from thunder.core import prims
+from thunder.core.errors import ThunderRuntimeError, UnsupportedOpError
+from thunder.core.origin import origin
+from thunder.core.proxies import Proxy, TensorProxy
+from thunder.core.pytree import tree_flatten
+from thunder.core.symbol import BoundSymbol
+from thunder.core.trace import TraceCtx, from_trace
+from thunder.core.tracing import tracectx
+from thunder.core.transforms.auto_vjp import auto_vjp, backward_origin, zeros_for
+from thunder.core.transforms.custom_backward import CustomBackward
+from thunder.core.transforms.rules import find_rule, grad_rule, pair_gradients
+from thunder.torch.registry import symbol_for
+
+Pairs = list[tuple[Any, Any]]
+
+
+class _Cotangents:
+    """Gradients collected so far, by value name."""
+
+    def __init__(self, trace: TraceCtx):
+        self.trace = trace
+        self._of: dict[str, TensorProxy] = {}
+
+    def get(self, p: Any) -> Any:
+        return self._of.get(p.name) if isinstance(p, Proxy) else None
+
+    def put(self, p: Any, g: Any) -> None:
+        """Adds `g` to the gradient of `p`."""
+        if g is None or not isinstance(p, TensorProxy) or not p.requires_grad:
+            return
+        known = self._of.get(p.name)
+        if known is not None:
+            out = known.replace(name=self.trace.make_name(prefix="t"), layout=None)
+            self.trace.emit(symbol_for(torch.add), (known, g), {}, out)
+            g = out
+        self._of[p.name] = g
+
+
+class Autodiff:
+    """Builds the joint trace of one forward trace."""
+
+    def __init__(self, trace: TraceCtx, executors: Sequence[Any] = ()):
+        self.trace = trace
+        self.executors = executors
+        self.joint = from_trace(trace)
+        self.pullbacks: list[tuple[BoundSymbol, Callable[[_Cotangents], None]]] = []
+        self.env: dict[str, Any] = {}
+        self.custom: CustomBackward | None = None
+
+    def run(self) -> TraceCtx:
+        """The joint trace; its return node gives (outputs, gradients of the inputs)."""
+        with tracectx(self.joint):
+            for node in self.trace.bound_symbols[:-1]:
+                self._forward(node.renamed(self.env, outputs=False))
+            outputs = self.trace.bound_symbols[-1].renamed(self.env).args[0]
+            cotangents = _Cotangents(self.joint)
+            flat = [o for o in tree_flatten(outputs)[0] if isinstance(o, TensorProxy)]
+            for o in {o.name: o for o in flat if o.requires_grad}.values():
+                self._enter_cotangent(o, cotangents)
+            for node, play in reversed(self.pullbacks):
+                with backward_origin(node):
+                    play(cotangents)
+            if self.custom is not None:
+                self.custom.write_back(flat)
+            grads = tuple(cotangents.get(a) for a in self.trace.args)
+            self.joint.emit(prims.python_return, (outputs, grads), {}, None)
+        return self.joint
+
+    def _enter_cotangent(self, o: TensorProxy, cotangents: _Cotangents) -> None:
+        last = self.trace.bound_symbols[-1]
+        with backward_origin(last):
+            g = o.replace(name=self.joint.unique_name(f"{o.name}_grad"), requires_grad=False, layout=None)
+            self.joint.emit(prims.get_grad, (o,), {}, g)
+            cotangents.put(o, g)
+
+    # Forward
+
+    def _forward(self, node: BoundSymbol) -> None:
+        outs = [o for o in node.flat_outs if isinstance(o, TensorProxy)]
+        tracked = bool(node.defined) and any(o.requires_grad for o in outs) and any(
+            isinstance(a, TensorProxy) and a.requires_grad for a in node.flat_args
+        )
+        with origin(node.origin):
+            if node.sym is prims.late_saved:
+                self.custom = CustomBackward.resume(self.joint, node, self.custom)
+            elif not tracked:
+                self.joint.add_bound_symbol(node)
+            elif node.sym in _STRUCTURAL:
+                _STRUCTURAL[node.sym](self, node)
+            else:
+                self._apply_rule(node, outs)
+
+    def _apply_rule(self, node: BoundSymbol, outs: list[TensorProxy]) -> None:
+        impl = next((i for ex in self.executors if (i := ex.grad_impl(node)) is not None), None)
+        if impl is not None:
+            rule, legacy = impl.vjp, impl.grad_transform
+        else:
+            rule = find_rule(node.sym)
+            legacy = None if rule is not None else grad_rule(node.sym)
+        if rule is not None:
+            result, pull = self._traced(lambda: rule(*node.args, **node.kwargs), node)
+            self._remember(node, lambda c: pair_gradients(node, node.args, node.kwargs, pull(*c)), outs)
+        elif legacy is not None:
+            self._apply_legacy(node, legacy)
+        elif node.sym.torch_fn is not None:
+            _, auto = auto_vjp(node, node.args, node.kwargs)
+            self._remember(node, auto, outs)
+        elif node.sym.meta is not None and not node.sym.is_prim:
+            self._decompose(node)
+        else:
+            raise UnsupportedOpError(f"{node.sym.name} has no gradient rule and no decomposition")
+
+    def _traced(self, fn: Callable[[], tuple[Any, Any]], node: BoundSymbol) -> tuple[Any, Any]:
+        """Runs a rule; the result takes the names of the node's outputs."""
+        start = len(self.joint.bound_symbols)
+        result, rest = fn()
+        names: dict[str, Any] = {}
+        for new, old in zip(tree_flatten(result)[0], node.flat_outs, strict=True):
+            if isinstance(new, Proxy) and isinstance(old, Proxy):
+                if any(new.name == a.name for a in node.flat_proxy_args) or new.name in names:
+                    self.joint.emit(prims.shallow_copy, (new,), {}, old)
+                else:
+                    names[new.name] = old
+        nodes = self.joint.bound_symbols
+        nodes[start:] = [n.renamed(names) for n in nodes[start:]]
+        return result, rest
+
+    def _remember(self, node: BoundSymbol, pull: Callable[[Sequence[Any]], Pairs], outs: list[TensorProxy]) -> None:
+        def play(cotangents: _Cotangents) -> None:
+            given = [cotangents.get(o) for o in outs]
+            if any(c is not None for c in given):
+                for p, g in pull(given):
+                    cotangents.put(p, g)
+
+        self.pullbacks.append((node, play))
+
+    def _apply_legacy(self, node: BoundSymbol, rule: Callable) -> None:
+        """A rule in the get_grad/put_grad form: nodes up to the first get_grad are forward, the rest is replayed backward."""
+        scratch = from_trace(self.joint)
+        with tracectx(scratch):
+            result = rule(*node.args, **node.kwargs)
+        self.joint.names |= scratch.names
+        names = {
+            new.name: old
+            for new, old in zip(tree_flatten(result)[0], node.flat_outs, strict=True)
+            if isinstance(new, Proxy) and isinstance(old, Proxy)
+        }
+        nodes = [n.renamed(names) for n in scratch.bound_symbols]
+        backward_names: set[str] = set()
+        later: list[BoundSymbol] = []
+        for n in nodes:
+            if n.sym in (prims.get_grad, prims.put_grad) or any(p.name in backward_names for p in n.flat_proxy_args):
+                backward_names |= {o.name for o in n.flat_proxy_outs}
+                later.append(n)
+            else:
+                self.joint.emit(n.sym, n.args, n.kwargs, n.output)
+
+        def play(cotangents: _Cotangents) -> None:
+            swap: dict[str, Any] = {}
+            for n in later:
+                n = n.renamed(swap, outputs=False)
+                if n.sym is prims.get_grad:
+                    g = cotangents.get(n.args[0])
+                    swap[n.output.name] = zeros_for(self.joint, n.args[0]) if g is None else g
+                elif n.sym is prims.put_grad:
+                    cotangents.put(*n.args)
+                else:
+                    self.joint.emit(n.sym, n.args, n.kwargs, n.output)
+
+        self.pullbacks.append((node, play))
+
+    def _decompose(self, node: BoundSymbol) -> None:
+        """Differentiates what the node is made of."""
+        scratch = from_trace(self.joint)
+        with tracectx(scratch):
+            result = node.sym.meta(*node.args, **node.kwargs)  # type: ignore[misc]
+        self.joint.names |= scratch.names
+        names = {
+            new.name: old
+            for new, old in zip(tree_flatten(result)[0], node.flat_outs, strict=True)
+            if isinstance(new, Proxy) and isinstance(old, Proxy)
+        }
+        for sub in scratch.bound_symbols:
+            self._forward(sub.renamed(names))
+
+    # Structural primitives
+
+    def _update_data(self, node: BoundSymbol) -> None:
+        """The value of the second argument with the history of the first."""
+        old, new = node.args
+        self.joint.add_bound_symbol(node)
+        self._remember(node, lambda c: [(old, c[0])], [node.output])
+
+    def _same(self, node: BoundSymbol) -> None:
+        self.joint.add_bound_symbol(node)
+        self._remember(node, lambda c: [(node.args[0], c[0])], [node.output])
+
+    def _view_update(self, node: BoundSymbol) -> None:
+        base, src, views = node.args[:3]
+        self.joint.add_bound_symbol(node)
+
+        def pull(c: Sequence[Any]) -> Pairs:
+            g = c[0]
+            pairs: Pairs = []
+            if base.requires_grad:
+                out = base.replace(name=self.joint.make_name(prefix="t"), requires_grad=False, layout=None)
+                self.joint.emit(prims.view_update, (g, 0, views), node.kwargs, out)
+                pairs.append((base, out))
+            if isinstance(src, TensorProxy) and src.requires_grad:
+                out = src.replace(name=self.joint.make_name(prefix="t"), requires_grad=False, layout=None)
+                self.joint.emit(prims.view_of, (g, views), node.kwargs, out)
+                pairs.append((src, out))
+            return pairs
+
+        self._remember(node, pull, [node.output])
+
+    def _setitem(self, node: BoundSymbol) -> None:
+        a, key, value = node.args
+        self.joint.add_bound_symbol(node)
+
+        def pull(c: Sequence[Any]) -> Pairs:
+            g = c[0]
+            pairs: Pairs = []
+            if a.requires_grad:
+                out = a.replace(name=self.joint.make_name(prefix="t"), requires_grad=False, layout=None)
+                self.joint.emit(prims.copy_with_setitem, (g, key, 0), {}, out)
+                pairs.append((a, out))
+            if isinstance(value, TensorProxy) and value.requires_grad:
+                out = value.replace(name=self.joint.make_name(prefix="t"), requires_grad=False, layout=None)
+                self.joint.emit(prims.setitem_value_grad, (g, key, value.shape, value.torch_dtype), {}, out)
+                pairs.append((value, out))
+            return pairs
+
+        self._remember(node, pull, [node.output])
+
+    def _custom_vjp(self, node: BoundSymbol) -> None:
+        self.joint.add_bound_symbol(node)
+
+        def play(cotangents: _Cotangents) -> None:
+            if self.custom is None:
+                raise ThunderRuntimeError("a custom autograd function lost its saved values before its gradient was built")
+            outs = [o for o in node.output if isinstance(o, TensorProxy)]
+            given = [cotangents.get(o) for o in node.output]
+            if all(g is None for g in given) or not outs:
+                return
+            for p, g in self.custom.play(node, given):
+                cotangents.put(p, g)
+
+        self.pullbacks.append((node, play))
+
+
+_STRUCTURAL: dict[Any, Callable[[Autodiff, BoundSymbol], None]] = {
+    prims.update_data: Autodiff._update_data,
+    prims.shallow_copy: Autodiff._same,
+    prims.view_update: Autodiff._view_update,
+    prims.copy_with_setitem: Autodiff._setitem,
+    prims.custom_vjp: Autodiff._custom_vjp,
+}
+
+
+def joint_trace(trace: TraceCtx, executors: Sequence[Any] = ()) -> TraceCtx:
+    """The forward trace with its gradient appended; see `Autodiff.run`."""
+    return Autodiff(trace, executors).run()
+

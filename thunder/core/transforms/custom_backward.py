@@ -1,0 +1,91 @@
+"""The backward graphs of custom autograd functions, as part of the joint trace.
+
+Backward runs after forward, on the memory that forward has left: a saved tensor that was written since is read as it is
+then, and what backward writes to memory that the user can see is written there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from thunder.core import prims
+from thunder.core.errors import ThunderRuntimeError
+from thunder.core.functionalization import Functionalizer
+from thunder.core.origin import BACKWARD, origin
+from thunder.core.proxies import TensorProxy
+from thunder.core.symbol import BoundSymbol
+from thunder.core.trace import TraceCtx, from_trace
+from thunder.core.transforms.auto_vjp import zeros_for
+
+
+class CustomBackward:
+    """Plays backward graphs into the joint trace; one for all custom functions of a program."""
+
+    def __init__(self, joint: TraceCtx, functionalizer: Functionalizer):
+        self.joint = joint
+        self.functionalizer = functionalizer
+        functionalizer.trace = joint
+        self._versions = {s: storage.version for s, storage in functionalizer.info.storages.items()}
+
+    @classmethod
+    def resume(cls, joint: TraceCtx, node: BoundSymbol, known: CustomBackward | None) -> CustomBackward:
+        """From the node that forward ends with: which value each saved tensor has then."""
+        functionalizer, names, values = node.args
+        for name, value in zip(names, values, strict=True):
+            functionalizer.info.values[name].current = value
+        return known or cls(joint, functionalizer)
+
+    def play(self, node: BoundSymbol, cotangents: Sequence[Any]) -> list[tuple[Any, Any]]:
+        """Emits the backward of one function; gives (input, gradient) pairs."""
+        outs, inputs, body = node.args
+        given = []
+        for n, (o, g) in enumerate(zip(node.output, cotangents, strict=True)):
+            if n in body.non_differentiable and body.tensor_mask:
+                continue
+            if g is None and isinstance(o, TensorProxy) and body.materialize_grads:
+                g = zeros_for(self.joint, o)
+            given.append(g)
+        given = given[: body.gradient_count(len(given))]
+        scratch = from_trace(self.joint)
+        result = body.lower(scratch, [*given, *body.saved])
+        self.joint.names |= scratch.names
+        for inner in scratch.bound_symbols:
+            self.functionalizer.process(inner)
+        grads = [result] if not isinstance(result, tuple | list) else list(result)
+        grads = [self.functionalizer.read(g) for g in grads]
+        return self._paired(node, inputs, grads, body)
+
+    def _paired(self, node: BoundSymbol, inputs: Sequence[Any], grads: list, body: Any) -> list[tuple[Any, Any]]:
+        targets = [a for a in inputs if isinstance(a, TensorProxy)] if len(grads) != len(inputs) else list(inputs)
+        if len(grads) != len(targets):
+            raise ThunderRuntimeError(
+                f"a custom backward returned {len(grads)} gradients, but its forward has {len(inputs)} inputs"
+            )
+        for a, g in zip(targets, grads, strict=True):
+            if isinstance(g, TensorProxy) and isinstance(a, TensorProxy) and tuple(a.shape) != tuple(g.shape):
+                raise ThunderRuntimeError(
+                    f"a custom backward returned a gradient of shape {tuple(g.shape)} for an input of shape {tuple(a.shape)}"
+                )
+        return list(zip(targets, grads, strict=True))
+
+    def write_back(self, outputs: Sequence[TensorProxy]) -> None:
+        """Writes what backward has changed in memory that outlives it: the inputs' and the outputs'."""
+        visible = {o.name for o in outputs}
+        info = self.functionalizer.info
+        for s, storage in info.storages.items():
+            if storage.version == self._versions.get(s, 0) or s not in self._versions:
+                continue
+            root = info.values[storage.root]
+            target = root.proxy if storage.is_input else self._started_as.get(storage.root)
+            if target is None or not (storage.is_input or target.name in visible):
+                continue
+            with origin(add_tags=(BACKWARD,), pass_name="autodiff"):
+                new = self.functionalizer.read(root.proxy)
+                out = target.replace(name=self.joint.make_name(prefix="t"), requires_grad=False, layout=None)
+                self.joint.emit(prims.copy_, (new, target), {}, out)
+
+    @property
+    def _started_as(self) -> dict[str, Any]:
+        return self.functionalizer.forward_values
+

@@ -1,0 +1,38 @@
+"""Takes away the primitives that only the gradient has needed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from thunder.core import prims
+from thunder.core.passes import Pass, PassContext
+from thunder.core.rewrite import KEEP, rewrite
+from thunder.core.symbol import BoundSymbol
+from thunder.core.trace import TraceCtx
+
+_MARKERS = (prims.custom_vjp, prims.late_saved, prims.update_data, prims.shallow_copy)
+
+
+@dataclass(frozen=True)
+class RemoveMarkers(Pass):
+    """Replaces custom_vjp, update_data and shallow_copy by the value that they pass on. O(nodes)."""
+
+    name: ClassVar[str] = "remove_markers"
+    title: ClassVar[str] = "Remove autograd markers"
+    stage: ClassVar[str] = "joint"
+
+    def apply(self, trace: TraceCtx, ctx: PassContext) -> TraceCtx:
+        if not any(n.sym in _MARKERS for n in trace.bound_symbols):
+            return trace
+
+        def rule(node: BoundSymbol) -> Any:
+            if node.sym is prims.custom_vjp:
+                return tuple(node.args[0])
+            if node.sym is prims.update_data:
+                return node.args[1]
+            if node.sym is prims.shallow_copy:
+                return node.args[0]
+            return None if node.sym is prims.late_saved else KEEP
+
+        return rewrite(trace, rule, self.name)

@@ -1,0 +1,1 @@
+"""thunder as a backend of torch.compile."""

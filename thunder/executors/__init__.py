@@ -1,0 +1,1 @@
+"""Executors that come with thunder."""

@@ -1,0 +1,253 @@
+"""`thunder.jit`: a function or module, compiled."""
+
+from __future__ import annotations
+
+import functools
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from thunder.common import CompileData, CompileStats
+from thunder.core.errors import ThunderTypeError, ThunderValueError
+from thunder.core.log import get_logger
+from thunder.core.options import (
+    CACHE_OPTIONS,
+    SHARP_EDGES_OPTIONS,
+    CompileOptions,
+    DebugOptions,
+    env,
+    resolve_cache_option,
+    resolve_sharp_edges_option,
+)
+from thunder.core.torch_compat import compile_with_dynamo
+from thunder.core.transform_common import Transform
+from thunder.core.tracing import is_tracing
+from thunder.extend.executor import Executor
+from thunder.extend.registry import resolve_executors
+from thunder.frontend.capture import CaptureSettings, CompiledGraph
+from thunder.frontend.direct import DirectCapture, needs_direct_capture
+from thunder.frontend.failures import is_dynamo_failure, raise_user_error
+from thunder.frontend.module import ThunderModule
+from thunder.pipeline import Program
+
+_log = get_logger("cache")
+
+
+@dataclass(frozen=True)
+class JitSettings:
+    """The arguments of one `jit` call, to be used again for copies."""
+
+    langctx: Any = None
+    executors: Any = None
+    sharp_edges: SHARP_EDGES_OPTIONS = SHARP_EDGES_OPTIONS.ALLOW
+    cache: CACHE_OPTIONS = CACHE_OPTIONS.CONSTANT_VALUES
+    disable_torch_autograd: bool = False
+    transforms: tuple = ()
+    debug_options: DebugOptions | None = None
+    compile_options: dict[str, Any] = field(default_factory=dict)
+
+    def compile(self, fn: Callable) -> Callable:
+        """`jit(fn)` with these settings."""
+        return jit(
+            fn,
+            langctx=self.langctx,
+            executors=self.executors,
+            sharp_edges=self.sharp_edges,
+            cache=self.cache,
+            disable_torch_autograd=self.disable_torch_autograd,
+            transforms=list(self.transforms),
+            debug_options=self.debug_options,
+            **self.compile_options,
+        )
+
+    def without_state(self) -> JitSettings:
+        """The settings in a form that pickles: executors by name."""
+        names = None if self.executors is None else [e.name if isinstance(e, Executor) else e for e in self.executors]
+        return replace(self, executors=names)
+
+
+class _Compiled:
+    """The state behind a compiled callable: Dynamo's entry point, counters, settings."""
+
+    def __init__(self, fn: Callable, target: Callable, settings: JitSettings):
+        self.fn, self.target, self.settings = fn, target, settings
+        self.options = CompileOptions.from_kwargs(settings.compile_options)
+        self.data = CompileData(
+            fn=fn,
+            executors_list=resolve_executors(settings.executors),
+            cache_option=settings.cache,
+            sharp_edges=settings.sharp_edges,
+            disable_torch_autograd_support=settings.disable_torch_autograd,
+            langctx=settings.langctx,
+            debug_options=settings.debug_options,
+            compile_options=dict(settings.compile_options),
+            options=self.options,
+            transforms=settings.transforms,
+            is_module=isinstance(fn, torch.nn.Module),
+        )
+        self.stats = CompileStats()
+        self.capture = CaptureSettings(
+            options=self.options,
+            executors=self.data.executors_list,
+            transforms=settings.transforms,
+            disable_torch_autograd=settings.disable_torch_autograd,
+            on_compile=self._compiled,
+            on_run=self._ran,
+        )
+        self.direct: DirectCapture | None = None
+        self.entry = self._make_entry()
+
+    def _make_entry(self) -> Callable:
+        dynamic = self.settings.cache is CACHE_OPTIONS.SYMBOLIC_VALUES
+        options = {"guard_filter_fn": _no_guards} if self.settings.cache is CACHE_OPTIONS.SAME_INPUT else None
+        return compile_with_dynamo(
+            self.target, backend=_Backend(self.capture), fullgraph=True, dynamic=dynamic, options=options
+        )
+
+    def _compiled(self, graph: CompiledGraph, program: Program) -> None:
+        self.stats.cache_misses += 1
+        self.stats.programs.append(program)
+        self.stats.last_program = program
+        if self.stats.cache_misses > 1:
+            _log.debug("%s: compiled again (%d programs)", getattr(self.fn, "__name__", self.fn), self.stats.cache_misses)
+
+    def _ran(self, program: Program) -> None:
+        self.stats.last_program = program
+
+    def call(self, *args: Any, **kwargs: Any) -> Any:
+        """One call of the compiled callable."""
+        if is_tracing():
+            return self.fn(*args, **kwargs)
+        self.stats.calls += 1
+        if self.settings.cache is CACHE_OPTIONS.NO_CACHING:
+            self.entry = self._make_entry()
+        if self.direct is not None:
+            return self.direct(*args, **kwargs)
+        start = time.perf_counter_ns()
+        misses = self.stats.cache_misses
+        try:
+            result = self.entry(*args, **kwargs)
+        except Exception as e:
+            if not is_dynamo_failure(e):
+                raise
+            return self._failed(e, args, kwargs)
+        if self.stats.cache_misses != misses:
+            self.stats.last_trace_host_start, self.stats.last_trace_host_stop = start, time.perf_counter_ns()
+        elif misses == 0:
+            self.stats.cache_misses = 1  # a program without tensors: Dynamo compiled it to plain Python
+        return result
+
+    def _failed(self, e: BaseException, args: tuple, kwargs: dict) -> Any:
+        if needs_direct_capture(e):
+            self.direct = DirectCapture(self.target, self.capture)
+            return self.direct(*args, **kwargs)
+        return raise_user_error(e, self.target, args, kwargs)
+
+
+class _Backend:
+    """What Dynamo calls with each captured graph."""
+
+    def __init__(self, settings: CaptureSettings):
+        self.settings = settings
+
+    def __call__(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable:
+        return CompiledGraph(gm, self.settings, example_inputs)
+
+
+def _no_guards(guards: Sequence[Any]) -> list[bool]:
+    return [False] * len(guards)
+
+
+def _check_arguments(fn: Any, transforms: Any, compile_options: dict[str, Any]) -> None:
+    if not callable(fn):
+        raise ThunderTypeError(f"thunder.jit takes a function or a module, not {fn!r} of type {type(fn).__name__}")
+    if isinstance(fn, torch.nn.parallel.DistributedDataParallel):
+        raise ThunderTypeError("compile the module first, then wrap it: DistributedDataParallel(thunder.jit(module))")
+    for t in transforms or ():
+        if not isinstance(t, Transform):
+            raise ThunderValueError(f"transforms must be Transform instances, not {t!r} of type {type(t).__name__}")
+
+
+def jit(
+    fn: Callable,
+    /,
+    *,
+    langctx: Any = None,
+    executors: Sequence[Executor | str] | None = None,
+    sharp_edges: SHARP_EDGES_OPTIONS | str | None = None,
+    cache: CACHE_OPTIONS | str | None = None,
+    disable_torch_autograd: bool = False,
+    transforms: list[Transform] | None = None,
+    debug_options: DebugOptions | None = None,
+    **compile_options: Any,
+) -> Callable:
+    """Compiles a function or module; the result is called as `fn` is.
+
+    Args:
+        fn: a callable, or an nn.Module, for which the result is a ThunderModule.
+        executors: executors or their names, first one asked first; None for the default ones.
+        cache: "constant values" (default): a program per input metadata and Python values. "symbolic values": sizes and
+            ints may vary. "same input": compiled once, nothing checked again. "no caching": compiled at each call.
+        disable_torch_autograd: outputs carry no gradient.
+        transforms: applied in order.
+        compile_options: see `thunder.core.options.option_docs()`; an unknown name is a TypeError.
+
+    Raises:
+        TypeError: `fn` is not callable, or an option is not known.
+        ValueError: an executor, cache mode or transform is not valid.
+    """
+    _check_arguments(fn, transforms, compile_options)
+    settings = JitSettings(
+        langctx,
+        executors,
+        resolve_sharp_edges_option(sharp_edges),
+        resolve_cache_option(cache if cache is not None else CACHE_OPTIONS.CONSTANT_VALUES),
+        disable_torch_autograd,
+        tuple(transforms or ()),
+        debug_options,
+        compile_options,
+    )
+    if isinstance(fn, torch.nn.Module):
+        return _jit_module(fn, settings)
+    return _jit_function(fn, settings)
+
+
+def _jit_function(fn: Callable, settings: JitSettings) -> Callable:
+    compiled = _Compiled(fn, fn, settings)
+    if env("THUNDER_DISABLE"):
+        return fn
+
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return compiled.call(*args, **kwargs)
+
+    functools.update_wrapper(wrapper, fn)
+    _attach(wrapper, compiled)
+    wrapper._torchdynamo_inline = fn  # type: ignore[attr-defined]
+    return wrapper
+
+
+def _jit_module(model: torch.nn.Module, settings: JitSettings) -> ThunderModule:
+    original = model._model if isinstance(model, ThunderModule) else model
+
+    def call_module(*args: Any, **kwargs: Any) -> Any:
+        return original(*args, **kwargs)
+
+    compiled = _Compiled(original, call_module, settings)
+    module = ThunderModule(original, original if env("THUNDER_DISABLE") else compiled.call)
+    _attach(module, compiled)
+    original.__dict__["_thunder_module_ref"] = weakref.ref(module)
+    for transform in settings.transforms:
+        transform.transform_module(module)
+    return module
+
+
+def _attach(target: Any, compiled: _Compiled) -> None:
+    target._lc_cd = compiled.data
+    target._lc_cs = compiled.stats
+    target._lc_transforms = list(compiled.settings.transforms)
+    target._lc_settings = compiled.settings
+    target._lc_compiled = compiled

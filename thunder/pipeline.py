@@ -1,0 +1,133 @@
+"""THE list of passes: what happens to a captured trace, in order, on one screen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from thunder.core.passes import FunctionPass, PassContext, run_pass, run_passes
+from thunder.core.proxies import TensorProxy
+from thunder.core.trace import TraceCtx
+from thunder.core.transforms.autodiff import joint_trace
+from thunder.core.transforms.cse import CommonSubexpressionElimination
+from thunder.core.transforms.dce import DeadCodeElimination
+from thunder.core.transforms.del_last_used import DeleteLastUsed
+from thunder.core.transforms.inplace import ProgramParts, split_effects
+from thunder.core.transforms.markers import RemoveMarkers
+from thunder.core.transforms.protect import ProtectOverwritten
+from thunder.core.transforms.split import split_forward_backward
+from thunder.executors.passes import Fusion, TransformForExecution
+
+
+@dataclass
+class Program:
+    """A compiled program.
+
+    forward(*inputs) gives outputs, or (outputs, saved tensors, saved others) where there is a backward;
+    epilogue(*inputs, *outputs) gives what the caller gets.
+    differentiable: positions in the outputs that carry gradient.
+    """
+
+    forward: Callable
+    backward: Callable | None
+    epilogue: Callable | None
+    differentiable: tuple[int, ...]
+    traces: list[TraceCtx] = field(default_factory=list)
+    backward_traces: list[TraceCtx] = field(default_factory=list)
+    epilogue_traces: list[TraceCtx] = field(default_factory=list)
+    prologue_traces: list[TraceCtx] = field(default_factory=list)
+
+
+def compile_program(
+    captured: TraceCtx, ctx: PassContext, *, differentiable: bool, transforms: Sequence[Any] = (), alias_engine: Any = None
+) -> Program:
+    """From a captured trace to functions. `differentiable`: outputs get a gradient where an input has one."""
+    captured.set_provenance("capture")
+    ctx.history.append(captured)
+    trace = run_pass(DeadCodeElimination(), captured, ctx)
+    parts = ProgramParts(trace, None)
+
+    def in_place(trace: TraceCtx, _: PassContext) -> TraceCtx:
+        nonlocal parts
+        parts = split_effects(trace, alias_engine) if alias_engine is not None else split_effects(trace)
+        return parts.computation
+
+    trace = run_pass(FunctionPass(in_place, "functionalization"), trace, ctx)
+    for transform in transforms:
+        trace = _user_transform(transform, trace, parts, ctx)
+    trace = run_passes([CommonSubexpressionElimination(), DeadCodeElimination()], trace, ctx)
+    if differentiable and _is_differentiable(trace):
+        return _with_gradient(trace, parts, ctx, transforms)
+    return _without_gradient(trace, parts, ctx, transforms)
+
+
+def execution_passes() -> list[Any]:
+    """What follows once the program, or the joint program, is complete."""
+    return [RemoveMarkers(), DeadCodeElimination(after="joint"), TransformForExecution(), Fusion()]
+
+
+def _with_gradient(trace: TraceCtx, parts: ProgramParts, ctx: PassContext, transforms: Sequence[Any]) -> Program:
+    trace = run_passes(
+        [
+            FunctionPass(lambda t, c: joint_trace(t, c.executors), "autodiff", "joint"),
+            ProtectOverwritten(parts.epilogue_writes),
+            *execution_passes(),
+        ],
+        trace,
+        ctx,
+    )
+    split = split_forward_backward(trace)
+    backward_ctx = PassContext(ctx.options, ctx.executors, phase_ns=ctx.phase_ns, check_level=ctx.check_level)
+    forward = run_passes(_final_passes(split.forward, transforms), trace, ctx)
+    backward = None
+    if split.backward is not None:
+        backward = run_passes(_final_passes(split.backward, transforms), trace, backward_ctx)
+    return Program(
+        forward.python_callable(),
+        backward.python_callable() if backward is not None else None,
+        *_epilogue(parts, ctx),
+        split.differentiable,
+        ctx.history,
+        backward_ctx.history,
+    )
+
+
+def _without_gradient(trace: TraceCtx, parts: ProgramParts, ctx: PassContext, transforms: Sequence[Any]) -> Program:
+    trace = run_passes(execution_passes(), trace, ctx)
+    forward = run_passes(_final_passes(trace, transforms), trace, ctx)
+    return Program(forward.python_callable(), None, *_epilogue(parts, ctx), (), ctx.history)
+
+
+def _final_passes(trace: TraceCtx, transforms: Sequence[Any]) -> list[Any]:
+    hooks = [
+        FunctionPass(lambda t, c, tr=tr: tr.transform_trace_post_optimization(t, executors_list=c.executors), type(tr).__name__, "executable")
+        for tr in transforms
+    ]
+    return [FunctionPass(lambda t, c: trace, "split", "executable"), DeleteLastUsed(), *hooks]
+
+
+def _epilogue(parts: ProgramParts, ctx: PassContext) -> tuple[Callable | None]:
+    if parts.epilogue is None:
+        return (None,)
+    epilogue_ctx = PassContext(ctx.options, [e for e in ctx.executors], check_level=ctx.check_level)
+    trace = TransformForExecution().apply(parts.epilogue, epilogue_ctx)
+    trace.include_decorators = False
+    return (trace.python_callable(),)
+
+
+def _is_differentiable(trace: TraceCtx) -> bool:
+    outs = [o for o in trace.bound_symbols[-1].flat_args if isinstance(o, TensorProxy)]
+    return any(o.requires_grad for o in outs) and any(
+        isinstance(a, TensorProxy) and a.requires_grad for a in trace.args
+    )
+
+
+def _user_transform(transform: Any, trace: TraceCtx, parts: ProgramParts, ctx: PassContext) -> TraceCtx:
+    """A Transform's hook on the computation."""
+
+    def apply(t: TraceCtx, _: PassContext) -> TraceCtx:
+        _, new, _ = transform.transform_traces_pre_prologue(None, t, parts.epilogue, executors_list=ctx.executors)
+        return new
+
+    return run_pass(FunctionPass(apply, type(transform).__name__), trace, ctx)

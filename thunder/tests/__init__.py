@@ -1,0 +1,1 @@
+"""The test suite. In the source distribution, not in the wheel."""

@@ -1,0 +1,1 @@
+"""Tests without device or model: trace text in, expected text out."""
