@@ -1,7 +1,6 @@
 """A source-to-source compiler for PyTorch: programs captured, shown, differentiated and run as readable Python."""
 
 from thunder.__about__ import __version__
-from thunder.common import CompileData, CompileStats
 from thunder.core import devices, dtypes, prims
 from thunder.core.dtypes import (
     bfloat16,
@@ -36,6 +35,7 @@ from thunder.core.proxies import (
 )
 from thunder.core.trace import TraceCtx
 from thunder.core.transform_common import Transform
+from thunder.executors.inductorex import torch_compile_ex as torch_compile_executor
 from thunder.executors.pythonex import ex as pythonex
 from thunder.executors.torchex import ex as pytorch_executor
 from thunder.extend import (
@@ -48,6 +48,7 @@ from thunder.extend import (
     resolve_executors,
 )
 from thunder.frontend.module import ThunderModule
+from thunder.frontend.records import CompileData, CompileStats
 from thunder.introspection import (
     cache_hits,
     cache_misses,

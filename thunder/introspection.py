@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from thunder.common import CompileData, CompileStats
 from thunder.core.errors import ThunderTypeError
 from thunder.core.options import CACHE_OPTIONS, option_docs
 from thunder.core.symbol import OpTags
 from thunder.core.trace import TraceCtx
+from thunder.frontend.records import CompileData, CompileStats
 
 
 def compile_data(fn: Any) -> CompileData | None:

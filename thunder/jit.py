@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import functools
+import threading
 import time
-import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
-from thunder.common import CompileData, CompileStats
 from thunder.core.errors import ThunderTypeError, ThunderValueError
 from thunder.core.log import get_logger
 from thunder.core.options import (
@@ -23,18 +22,21 @@ from thunder.core.options import (
     resolve_cache_option,
     resolve_sharp_edges_option,
 )
-from thunder.core.torch_compat import compile_with_dynamo
+from thunder.core.torch_compat import compile_with_dynamo, capture_setting
 from thunder.core.transform_common import Transform
 from thunder.core.tracing import is_tracing
 from thunder.extend.executor import Executor
 from thunder.extend.registry import resolve_executors
 from thunder.frontend.capture import CaptureSettings, CompiledGraph
 from thunder.frontend.direct import DirectCapture, needs_direct_capture
-from thunder.frontend.failures import is_dynamo_failure, raise_user_error
-from thunder.frontend.module import ThunderModule
+from thunder.frontend.failures import guard_reasons, is_dynamo_failure, raise_user_error
+from thunder.frontend.module import ThunderModule, remember_thunder_module
+from thunder.frontend.records import CompileData, CompileStats
+from thunder.frontend.status import StatusLine
 from thunder.pipeline import Program
 
-_log = get_logger("cache")
+_cache_log = get_logger("cache")
+_recompile_log = get_logger("recompiles")
 
 
 @dataclass(frozen=True)
@@ -99,47 +101,84 @@ class _Compiled:
             on_run=self._ran,
         )
         self.direct: DirectCapture | None = None
-        self.entry = self._make_entry()
+        self._call = threading.local()
+        self.entries: dict[tuple, Callable] = {(): self._make_entry()}
+
+    @property
+    def name(self) -> str:
+        """What to call the callable in messages."""
+        return getattr(self.fn, "__name__", None) or type(self.fn).__name__
 
     def _make_entry(self) -> Callable:
-        dynamic = self.settings.cache is CACHE_OPTIONS.SYMBOLIC_VALUES
-        options = {"guard_filter_fn": _no_guards} if self.settings.cache is CACHE_OPTIONS.SAME_INPUT else None
         return compile_with_dynamo(
-            self.target, backend=_Backend(self.capture), fullgraph=True, dynamic=dynamic, options=options
+            self.target,
+            backend=_Backend(self.capture),
+            dynamic=self.settings.cache is CACHE_OPTIONS.SYMBOLIC_VALUES,
+            guard_filter=_no_guards if self.settings.cache is CACHE_OPTIONS.SAME_INPUT else None,
+            around=self._capturing,
+            guard_failed=self._guard_failed,
         )
 
+    # What Dynamo and the backend report
+
+    def _capturing(self, capture: Callable[[], Any]) -> Any:
+        """One attempt of Dynamo at a program, and all that follows until it can run."""
+        self._call.failed_guards = []
+        start = time.perf_counter_ns()
+        with capture_setting(), StatusLine(f"compiling {self.name}"):
+            try:
+                result = capture()
+            except Exception:
+                self._call.missed = True
+                raise
+        if getattr(result, "guarded_code", result) is None:  # a frame that Dynamo leaves to Python
+            return result
+        self._call.missed = True
+        stop = time.perf_counter_ns()
+        self.stats.last_trace_tracing_start, self.stats.last_trace_tracing_stop = start, stop
+        _cache_log.debug("%s: compiled in %.1f ms", self.name, (stop - start) / 1e6)
+        if failed := self._call.failed_guards:
+            self.stats.last_compile_reasons = {f"program {n}": reasons for n, reasons in enumerate(failed)}
+            lines = "".join(f"\n  program {n}: {'; '.join(reasons)}" for n, reasons in enumerate(failed))
+            _recompile_log.debug("%s is compiled again, since this call fits none of its programs:%s", self.name, lines)
+        return result
+
+    def _guard_failed(self, reason: str) -> None:
+        self._call.failed_guards.append(guard_reasons(reason))
+
     def _compiled(self, graph: CompiledGraph, program: Program) -> None:
-        self.stats.cache_misses += 1
+        self._call.missed = True
         self.stats.programs.append(program)
         self.stats.last_program = program
-        if self.stats.cache_misses > 1:
-            _log.debug("%s: compiled again (%d programs)", getattr(self.fn, "__name__", self.fn), self.stats.cache_misses)
 
     def _ran(self, program: Program) -> None:
         self.stats.last_program = program
+
+    # Calls
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
         """One call of the compiled callable."""
         if is_tracing():
             return self.fn(*args, **kwargs)
-        self.stats.calls += 1
+        state = self._call
+        state.missed = False
         if self.settings.cache is CACHE_OPTIONS.NO_CACHING:
-            self.entry = self._make_entry()
-        if self.direct is not None:
-            return self.direct(*args, **kwargs)
+            self.entries, self.direct = {(): self._make_entry()}, None
+        shared = _shared_arguments((*args, *kwargs.values())) if len(args) + len(kwargs) > 1 else ()
+        entry = self.entries.get(shared) or self.entries.setdefault(shared, self._make_entry())
         start = time.perf_counter_ns()
-        misses = self.stats.cache_misses
         try:
-            result = self.entry(*args, **kwargs)
+            if self.direct is not None:
+                return self.direct(*args, **kwargs)
+            return entry(*args, **kwargs)
         except Exception as e:
             if not is_dynamo_failure(e):
                 raise
             return self._failed(e, args, kwargs)
-        if self.stats.cache_misses != misses:
-            self.stats.last_trace_host_start, self.stats.last_trace_host_stop = start, time.perf_counter_ns()
-        elif misses == 0:
-            self.stats.cache_misses = 1  # a program without tensors: Dynamo compiled it to plain Python
-        return result
+        finally:
+            self.stats.count(state.missed)
+            if state.missed:
+                self.stats.last_trace_host_start, self.stats.last_trace_host_stop = start, time.perf_counter_ns()
 
     def _failed(self, e: BaseException, args: tuple, kwargs: dict) -> Any:
         if needs_direct_capture(e):
@@ -156,6 +195,24 @@ class _Backend:
 
     def __call__(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable:
         return CompiledGraph(gm, self.settings, example_inputs)
+
+
+_COMPARED_BY_DYNAMO = frozenset(
+    {torch.Tensor, torch.nn.Parameter, int, float, bool, complex, str, type(None), torch.dtype, torch.device, torch.Size}
+)
+
+
+def _shared_arguments(values: tuple) -> tuple[tuple[int, int], ...]:
+    """Which arguments are one object: pairs of positions, the first of each object first.
+
+    Dynamo guards the identity of tensors. Of other objects it does not, so each such pattern has programs of its own.
+    """
+    objects = [id(v) for v in values if type(v) not in _COMPARED_BY_DYNAMO]
+    if len(objects) < 2 or len(set(objects)) == len(objects):
+        return ()
+    first: dict[int, int] = {}
+    positions = [(first.setdefault(id(v), n), n) for n, v in enumerate(values) if type(v) not in _COMPARED_BY_DYNAMO]
+    return tuple(pair for pair in positions if pair[0] != pair[1])
 
 
 def _no_guards(guards: Sequence[Any]) -> list[bool]:
@@ -213,7 +270,9 @@ def jit(
     )
     if isinstance(fn, torch.nn.Module):
         return _jit_module(fn, settings)
-    return _jit_function(fn, settings)
+    # A compiled function is compiled from its source again, so its own cache plays no part.
+    compiled = getattr(fn, "_lc_compiled", None)
+    return _jit_function(fn if compiled is None else compiled.fn, settings)
 
 
 def _jit_function(fn: Callable, settings: JitSettings) -> Callable:
@@ -239,7 +298,7 @@ def _jit_module(model: torch.nn.Module, settings: JitSettings) -> ThunderModule:
     compiled = _Compiled(original, call_module, settings)
     module = ThunderModule(original, original if env("THUNDER_DISABLE") else compiled.call)
     _attach(module, compiled)
-    original.__dict__["_thunder_module_ref"] = weakref.ref(module)
+    remember_thunder_module(module)
     for transform in settings.transforms:
         transform.transform_module(module)
     return module

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from thunder.core.options import CompileOptions
 from thunder.core.passes import FunctionPass, PassContext, run_pass, run_passes
 from thunder.core.proxies import TensorProxy
 from thunder.core.trace import TraceCtx
@@ -17,6 +18,7 @@ from thunder.core.transforms.inplace import ProgramParts, split_effects
 from thunder.core.transforms.markers import RemoveMarkers
 from thunder.core.transforms.protect import ProtectOverwritten
 from thunder.core.transforms.split import split_forward_backward
+from thunder.core.update_aliases import alias_engine
 from thunder.executors.passes import Fusion, TransformForExecution
 
 
@@ -40,7 +42,7 @@ class Program:
 
 
 def compile_program(
-    captured: TraceCtx, ctx: PassContext, *, differentiable: bool, transforms: Sequence[Any] = (), alias_engine: Any = None
+    captured: TraceCtx, ctx: PassContext, *, differentiable: bool, transforms: Sequence[Any] = ()
 ) -> Program:
     """From a captured trace to functions. `differentiable`: outputs get a gradient where an input has one."""
     captured.set_provenance("capture")
@@ -50,7 +52,7 @@ def compile_program(
 
     def in_place(trace: TraceCtx, _: PassContext) -> TraceCtx:
         nonlocal parts
-        parts = split_effects(trace, alias_engine) if alias_engine is not None else split_effects(trace)
+        parts = split_effects(trace, alias_engine(ctx.options))
         return parts.computation
 
     trace = run_pass(FunctionPass(in_place, "functionalization"), trace, ctx)
@@ -62,9 +64,9 @@ def compile_program(
     return _without_gradient(trace, parts, ctx, transforms)
 
 
-def execution_passes() -> list[Any]:
+def execution_passes(options: CompileOptions) -> list[Any]:
     """What follows once the program, or the joint program, is complete."""
-    return [RemoveMarkers(), DeadCodeElimination(after="joint"), TransformForExecution(), Fusion()]
+    return [RemoveMarkers(options.skip_inplace_functionalization and options.skip_inplace_alias_updates), DeadCodeElimination(after="joint"), TransformForExecution(), Fusion()]
 
 
 def _with_gradient(trace: TraceCtx, parts: ProgramParts, ctx: PassContext, transforms: Sequence[Any]) -> Program:
@@ -72,7 +74,7 @@ def _with_gradient(trace: TraceCtx, parts: ProgramParts, ctx: PassContext, trans
         [
             FunctionPass(lambda t, c: joint_trace(t, c.executors), "autodiff", "joint"),
             ProtectOverwritten(parts.epilogue_writes),
-            *execution_passes(),
+            *execution_passes(ctx.options),
         ],
         trace,
         ctx,
@@ -94,7 +96,7 @@ def _with_gradient(trace: TraceCtx, parts: ProgramParts, ctx: PassContext, trans
 
 
 def _without_gradient(trace: TraceCtx, parts: ProgramParts, ctx: PassContext, transforms: Sequence[Any]) -> Program:
-    trace = run_passes(execution_passes(), trace, ctx)
+    trace = run_passes(execution_passes(ctx.options), trace, ctx)
     forward = run_passes(_final_passes(trace, transforms), trace, ctx)
     return Program(forward.python_callable(), None, *_epilogue(parts, ctx), (), ctx.history)
 

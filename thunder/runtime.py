@@ -37,9 +37,21 @@ class ThunderFunction(torch.autograd.Function):
 
 
 def run(program: Program, args: tuple) -> Any:
-    """The program's results for one call, with autograd attached where it has a backward."""
-    if program.differentiable:
+    """The program's results for one call, with autograd attached where it has a backward.
+
+    Autograd is switched on for that also where the call is made without, since part of the program may switch it on.
+    """
+    grad_enabled = torch.is_grad_enabled()
+    if not program.differentiable:
+        outs = program.forward(*args)
+    elif grad_enabled:
         outs = ThunderFunction.apply(program, *args)
     else:
-        outs = program.forward(*args)
-    return outs if program.epilogue is None else program.epilogue(*args, *outs)
+        with torch.enable_grad():
+            outs = ThunderFunction.apply(program, *args)
+    if program.epilogue is None:
+        return outs
+    try:
+        return program.epilogue(*args, *outs)
+    finally:
+        torch._C._set_grad_enabled(grad_enabled)

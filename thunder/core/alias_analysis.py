@@ -143,6 +143,21 @@ def same_geometry(a: TensorProxy, b: TensorProxy) -> bool:
     return a.shape == b.shape and la.strides == lb.strides and la.offset == lb.offset and a.dtype == b.dtype
 
 
+def has_internal_overlap(p: TensorProxy) -> bool:
+    """Whether two elements of a strided tensor may be the same memory. Exact for views that indexing makes; else may say yes."""
+    if p.layout is None:
+        return False
+    dims = [(stride, size) for size, stride in zip(p.shape, p.layout.strides, strict=True)]
+    if not all(isinstance(n, int) for d in dims for n in d) or any(size == 0 for _, size in dims):
+        return False
+    reach = 0
+    for stride, size in sorted(d for d in dims if d[1] != 1):
+        if stride <= reach:
+            return True
+        reach += stride * (size - 1)
+    return False
+
+
 def overlaps(a: TensorProxy, b: TensorProxy) -> bool:
     """Whether two tensors of one storage may share an element (by extent; interleaved ones count as overlapping)."""
     (a0, a1), (b0, b1) = extent(a), extent(b)

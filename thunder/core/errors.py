@@ -34,6 +34,10 @@ class DataDependentControlFlowError(UnsupportedOpError):
     """The program branches on, or sizes something by, the value of a tensor."""
 
 
+class NoDecompositionError(UnsupportedOpError):
+    """This form of an operation is not made of simpler ones, so it is run as a whole."""
+
+
 class ThunderTypeError(ThunderError, TypeError):
     """An argument is of the wrong kind."""
 

@@ -14,9 +14,18 @@ from typing import Any
 import torch
 
 from thunder.core import prims
-from thunder.core.alias_analysis import AliasInfo, Storage, Value, extent, parent_of, same_geometry
+from thunder.core.alias_analysis import (
+    AliasInfo,
+    Storage,
+    Value,
+    extent,
+    has_internal_overlap,
+    parent_of,
+    same_geometry,
+)
 from thunder.core.errors import UnsupportedOpError
 from thunder.core.origin import NO_GRAD, origin
+from thunder.core.overlap import check_overlap
 from thunder.core.proxies import Layout, Proxy, TensorProxy
 from thunder.core.pytree import tree_map
 from thunder.core.symbol import BoundSymbol, Symbol
@@ -145,6 +154,10 @@ class Functionalizer:
     def _write_node(self, node: BoundSymbol) -> None:
         with origin(node.origin, pass_name="functionalization"):
             written = list(dict.fromkeys(node.written))
+            check_overlap(node)
+            if len(written) == 1 and self._is_folded(written[0]):
+                self._write_through(node, written[0], NO_GRAD not in node.tags)
+                return
             fn = node.sym.torch_fn
             tracked = NO_GRAD not in node.tags
             if fn is _SETITEM:
@@ -157,6 +170,27 @@ class Functionalizer:
                 new = self._twin_call(node, written, tracked)
             for p, value in zip(written, new, strict=True):
                 self.write(p, value, tracked)
+
+    def _is_folded(self, p: TensorProxy) -> bool:
+        """Whether a view shows an element of its root twice, so that a write depends on its order."""
+        return p.name in self.info.values and has_internal_overlap(p) and bool(self.info.view_chain(p.name))
+
+    def _write_through(self, node: BoundSymbol, p: TensorProxy, tracked: bool) -> None:
+        """The call as it is, on a view of a copy of the root."""
+        root = self.info.values[self.info.storage_of(p.name).root].proxy  # type: ignore[union-attr]
+        old = self.read(root)
+        where = node.sym.traits.writes[0]
+        args = tree_map(self.read, tuple(None if n == where else a for n, a in enumerate(node.args)))
+        kwargs = tree_map(self.read, {k: v for k, v in node.kwargs.items() if k != where})
+        is_seen = tracked and self.info.is_tracked(p.name)
+        requires_grad = old.requires_grad or (is_seen and any(t.requires_grad for t in (*_tensors(args), *_tensors(kwargs))))
+        sym = prims.random_write_through if node.sym.traits.is_random else prims.write_through
+        views = tree_map(self.read, self.info.view_chain(p.name))
+        strides = {"strides": root.layout.strides} if self.info.needs_strides(p.name) else {}  # type: ignore[union-attr]
+        new = self._emit(
+            sym, (old, views, node.sym.torch_fn, where, args, kwargs), strides, like=root, requires_grad=requires_grad
+        )
+        self.write(root, new, is_seen)
 
     def write(self, p: TensorProxy, new: TensorProxy, tracked: bool = True) -> None:
         """Makes `new` the value of `p`, and so of all memory that `p` is a window on."""
@@ -175,7 +209,7 @@ class Functionalizer:
             new_root = new
         if not is_seen and old_root.requires_grad:
             new_root = self._emit(prims.update_data, (old_root, new_root), like=new_root, requires_grad=True)
-        storage.has_tracked_write |= is_seen and new.requires_grad
+        storage.has_tracked_write |= is_seen and (new.requires_grad or old_root.requires_grad)
         storage.version += 1
         self._commit(storage, root, new_root, value, new)
 
@@ -256,7 +290,7 @@ class Functionalizer:
         new = [
             w.replace(
                 name=self.trace.unique_name(f"{_stem(w.name)}_v"), layout=None,
-                requires_grad=requires_grad and (w.torch_dtype.is_floating_point or w.torch_dtype.is_complex),
+                requires_grad=requires_grad and twin.is_tracked and (w.torch_dtype.is_floating_point or w.torch_dtype.is_complex),
             )
             for w in written
         ]  # fmt: skip
@@ -267,7 +301,8 @@ class Functionalizer:
             else o,
             node.output,
         )
-        shadow = tree_map(lambda o: None if isinstance(o, TensorProxy) and o in new else o, result)
+        made = {n.name for n in new}
+        shadow = tree_map(lambda o: None if isinstance(o, TensorProxy) and o.name in made else o, result)
         sym = prims.random_on_clones if twin.is_random else prims.run_on_clones
         self.trace.emit(sym, (twin.fn, node.sym.traits.writes, args, kwargs), {}, (shadow, tuple(new)))
         for o in node.flat_proxy_outs:
@@ -328,6 +363,10 @@ class Functionalizer:
         """Whether the writes to an input are in the trace itself, so that nothing is left to write back."""
         return root.current is root.proxy
 
+    def returned(self, current: TensorProxy, storage: Storage) -> TensorProxy:
+        """A value that the computation returns for the epilogue to write into an input."""
+        return current
+
     # Inputs
 
     def enter_inputs(self, inputs: list[Any]) -> None:
@@ -351,12 +390,12 @@ class Functionalizer:
             return
         if any(m.dtype != first.dtype for m in members):
             raise UnsupportedOpError("inputs of different dtypes share memory that the program writes to")
-        start = min(members, key=lambda m: extent(m)[0])
+        start = min(members, key=lambda m: (extent(m)[0], not m.requires_grad))
         low = extent(start)[0]
         length = max(extent(m)[1] for m in members) - low
         base = TensorProxy(
             self.trace.unique_name(f"{start.name}_base"), shape=(length,), dtype=first.dtype, device=first.device,
-            layout=Layout(first.layout.storage, (1,), low),  # type: ignore[union-attr]
+            layout=Layout(first.layout.storage, (1,), low), requires_grad=start.requires_grad,  # type: ignore[union-attr]
         )  # fmt: skip
         self.trace.emit(prims.strided_view, (start, (length,), (1,), 0), {}, base)
         self.info.add_root(base, base, is_input=True)

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from thunder.core.log import get_logger
 from thunder.core.options import CompileOptions, env
+from thunder.core.origin import origin
 from thunder.core.trace import TraceCtx, TraceProvenance
 from thunder.core.verify import verify
 
@@ -17,7 +18,7 @@ _log = get_logger("passes")
 
 @dataclass
 class PassContext:
-    """What passes may read: options and executors. `history` collects the traces made; `phase_ns` the time of each pass."""
+    """What passes may read: options and executors. `history` collects the traces made, `phase_ns` the time of each."""
 
     options: CompileOptions = field(default_factory=CompileOptions)
     executors: Sequence[Any] = ()
@@ -55,7 +56,8 @@ def run_pass(p: Pass, trace: TraceCtx, ctx: PassContext) -> TraceCtx:
     if label in disabled:
         return trace
     start = time.perf_counter_ns()
-    new = p.fn(trace, ctx) if isinstance(p, FunctionPass) else p.apply(trace, ctx)
+    with origin(pass_name=label):
+        new = p.fn(trace, ctx) if isinstance(p, FunctionPass) else p.apply(trace, ctx)
     elapsed = time.perf_counter_ns() - start
     ctx.phase_ns[label] = ctx.phase_ns.get(label, 0) + elapsed
     if new is trace:

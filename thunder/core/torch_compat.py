@@ -2,40 +2,173 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
 import inspect
-from collections.abc import Callable
+import logging
+import os
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch._guards import TracingContext
+import torch._dynamo
+from torch._dynamo.convert_frame import compile_lock
+from torch._dynamo.variables import ConstDictVariable, ListVariable
+from torch._guards import TracingContext, tracing
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 __all__ = [
     "FakeTensor", "FakeTensorMode", "HigherOrderOperator", "OpOverload", "OpOverloadPacket", "TorchDispatchMode",
-    "aten_packet", "compile_with_dynamo", "is_mutable", "storage_key", "tracing_fake_mode",
+    "aten_packet", "compile_with_dynamo", "fake_mode_of_tracing", "compile_with_inductor", "is_functorch_value", "is_mutable", "no_autocast", "capture_setting", "load_inductor_artifact", "storage_key",
+    "tracing_fake_mode",
 ]  # fmt: skip
 
+# torch.compile passes its own on, so what it takes, `torch._dynamo.optimize` takes.
 _COMPILE_PARAMETERS = frozenset(inspect.signature(torch.compile).parameters)
-# More than any program needs; torch counts recompilations per compiled callable from 2.13 on.
-_RECOMPILE_LIMIT = 1 << 20
+# The limits are more than any program needs.
+_SETTINGS = {
+    "recompile_limit": 1 << 20,
+    "accumulated_recompile_limit": 1 << 20,
+    "skip_nnmodule_hook_guards": False,  # a hook registered after the first call is part of the program
+}
 
 
-def compile_with_dynamo(fn: Callable, *, backend: Callable, fullgraph: bool, dynamic: bool | None, options: Any) -> Callable:
-    """`torch.compile` with a cache of its own and no limit on recompilations, where this torch offers that."""
-    extra: dict[str, Any] = {}
-    if "isolate_recompiles" in _COMPILE_PARAMETERS:
-        extra["isolate_recompiles"] = True
-    if "recompile_limit" in _COMPILE_PARAMETERS:
-        extra["recompile_limit"] = _RECOMPILE_LIMIT
-    return torch.compile(fn, backend=backend, fullgraph=fullgraph, dynamic=dynamic, options=options, **extra)
+class _Watched:
+    """Dynamo's frame conversion with something around it. Its cache goes by the backend, found through `_torchdynamo_orig_backend`."""
+
+    def __init__(self, convert: Callable, around: Callable[[Callable[[], Any]], Any]):
+        self._torchdynamo_orig_backend = convert
+        self.around = around
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.around(lambda: self._torchdynamo_orig_backend(*args, **kwargs))
+
+
+def compile_with_dynamo(
+    fn: Callable,
+    *,
+    backend: Callable,
+    dynamic: bool,
+    around: Callable[[Callable[[], Any]], Any],
+    guard_failed: Callable[[str], None],
+    guard_filter: Callable[[Any], Any] | None = None,
+) -> Callable:
+    """`torch.compile(fullgraph=True)` with a cache of its own and no limit on recompilations, where this torch offers that.
+
+    Args:
+        around: called with each capture to be made, a function without arguments; returns what that returns.
+        guard_failed: told, when a call fits no program, what about it did not fit, once per program.
+        guard_filter: from guards to a list of bools, False for those to leave out.
+    """
+    extra: dict[str, Any] = {"isolate_recompiles": True}
+    context = torch._dynamo.optimize(
+        backend=backend,
+        nopython=True,
+        dynamic=dynamic,
+        guard_filter_fn=guard_filter,
+        guard_fail_fn=lambda failure: guard_failed(failure.reason),
+        **{name: value for name, value in extra.items() if name in _COMPILE_PARAMETERS},
+    )
+    if not hasattr(context, "callback"):  # Dynamo is switched off
+        return context(fn)
+    context.callback = _Watched(context.callback, around)
+    return context(fn)
+
+
+def _unpack_guarded(original: Callable) -> Callable:
+    """Dynamo's unpacking of a dict's keys, with the guard on their order that it leaves out."""
+
+    def unpack_var_sequence(self: Any, tx: Any) -> Any:
+        if self.source is not None:
+            tx.output.guard_on_key_order.add(self.source)
+        return original(self, tx)
+
+    return unpack_var_sequence
+
+
+def _extend_guarded(original: Callable) -> Callable:
+    """Dynamo's calls of list methods; it guards nothing of a dict that a list is extended by (`list(d)`, `[*d]`)."""
+
+    def call_method(self: Any, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
+        if name == "extend" and len(args) == 1 and isinstance(args[0], ConstDictVariable):
+            args[0].unpack_var_sequence(tx)
+        return original(self, tx, name, args, kwargs)
+
+    return call_method
+
+
+@contextmanager
+def _patched(owner: Any, name: str, make: Callable[[Callable], Callable]) -> Iterator[None]:
+    original = getattr(owner, name)
+    setattr(owner, name, make(original))
+    try:
+        yield
+    finally:
+        setattr(owner, name, original)
+
+
+@contextmanager
+def _silenced(logger: logging.Logger) -> Iterator[None]:
+    was_disabled, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = was_disabled
+
+
+@contextmanager
+def capture_setting() -> Iterator[None]:
+    """How Dynamo captures in this block: without a limit on recompilations, guarding what it may leave out, and quietly.
+
+    Errors come as exceptions, so torch need not log them, too. One thread at a time is inside: torch's settings, warning
+    filters and loggers are the process's.
+    """
+    with (
+        compile_lock,
+        warnings.catch_warnings(),
+        torch._dynamo.config.patch(_SETTINGS),
+        _silenced(logging.getLogger("torch._subclasses.fake_tensor")),
+        _patched(ConstDictVariable, "unpack_var_sequence", _unpack_guarded),
+        _patched(ListVariable, "call_method", _extend_guarded),
+    ):
+        warnings.filterwarnings("ignore", message="The .grad attribute of a Tensor that is not a leaf")
+        yield
+
+
+def no_autocast(fn: Callable) -> Callable:
+    """`fn`, run without autocast: the conversions of a compiled program are among its operations."""
+
+    @functools.wraps(fn)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if not torch._C._is_any_autocast_enabled():
+            return fn(*args, **kwargs)
+        with torch._C._DisableAutocast():
+            return fn(*args, **kwargs)
+
+    return run
+
+
+def real_tensors_only() -> Any:
+    """A context without fake-tensor modes and other dispatch modes: tensors made inside have memory."""
+    return _disable_current_modes()
 
 
 def tracing_fake_mode() -> FakeTensorMode | None:
     """The fake-tensor mode of the Dynamo compilation that is running, or None."""
     context = TracingContext.try_get()
     return context.fake_mode if context is not None else None
+
+
+@contextmanager
+def fake_mode_of_tracing(mode: FakeTensorMode) -> Iterator[None]:
+    """Makes `mode` what `tracing_fake_mode` gives."""
+    with tracing(TracingContext(mode)):
+        yield
 
 
 def storage_key(t: torch.Tensor) -> int | None:
@@ -59,3 +192,57 @@ def aten_packet(name: str) -> OpOverloadPacket | None:
 def is_mutable(op: OpOverload) -> bool:
     """Whether an operation writes to any of its arguments."""
     return op._schema.is_mutable
+
+
+def is_functorch_value(x: Any) -> bool:
+    """Whether a value is a tensor of a torch.func transform (vmap, grad), valid only at the transform's level."""
+    return isinstance(x, torch.Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(x)
+
+
+def _module(name: str) -> Any:
+    """A module of torch that takes seconds to import, when it is needed."""
+    return importlib.import_module(name)
+
+
+def compile_with_inductor(
+    fn: Callable, inputs: Sequence[torch.Tensor], mode: str | None = None
+) -> tuple[Callable[..., Any], bytes | None]:
+    """`fn` compiled by Inductor for inputs with the metadata, strides included, of `inputs`.
+
+    Args:
+        fn: a function of tensors that returns a flat list of tensors and writes to none.
+        inputs: their values are not looked at.
+        mode: as that of `torch.compile`, such as "max-autotune-no-cudagraphs".
+
+    Returns: (a callable that gives a sequence of tensors, the same as bytes for `load_inductor_artifact`, or None where
+        this program cannot be kept).
+    """
+    inductor = _module("torch._inductor")
+    make_fx = _module("torch.fx.experimental.proxy_tensor").make_fx
+    with torch.no_grad(), torch._C._DisableAutocast():
+        with FakeTensorMode():
+            fakes = [torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device) for t in inputs]
+            gm = make_fx(fn)(*fakes)
+        options = {} if mode is None else {"config_patches": inductor.list_mode_options(mode)}
+        artifact = inductor.standalone_compile(gm, fakes, dynamic_shapes="from_graph", options=options)
+    return artifact, _artifact_bytes(artifact)
+
+
+def _artifact_bytes(artifact: Any) -> bytes | None:
+    if not artifact.is_saveable():
+        return None
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "artifact")
+        artifact.save(path=path, format="binary")
+        with open(path, "rb") as f:
+            return f.read()
+
+
+def load_inductor_artifact(content: bytes) -> Callable[..., Any]:
+    """The callable that `compile_with_inductor` gave as bytes. Raises whatever torch does if they are not its own."""
+    inductor = _module("torch._inductor")
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "artifact")
+        with open(path, "wb") as f:
+            f.write(content)
+        return inductor.CompiledArtifact.load(path=path, format="binary")

@@ -1,22 +1,24 @@
 """A trace: a function in single-assignment form, as a list of bound symbols.
 
-While it is built (`tracectx`), calling a Symbol adds a node. Once complete it is a value: passes make new traces from it.
+While it is built (`tracectx`), calling a Symbol adds a node. Once complete it is a value: passes make new ones from it.
 """
 
 from __future__ import annotations
 
+import keyword
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from thunder.core import symbol as _symbol_module
 from thunder.core.baseutils import TagBase
 from thunder.core.codegen import compile_source
+from thunder.core.dtypes import is_inexact_dtype
 from thunder.core.errors import ThunderRuntimeError, UnsupportedOpError
-from thunder.core.printer import print_trace
+from thunder.core.printer import Printed, print_trace
 from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.pytree import tree_flatten, tree_map
 from thunder.core.symbol import BoundSymbol, Symbol
-from thunder.core import symbol as _symbol_module
 from thunder.core.tracing import (
     get_tracectx,
     is_grad_enabled,
@@ -30,6 +32,12 @@ __all__ = [
     "TraceCtx", "TraceProvenance", "TraceTag", "detached_trace", "from_trace", "get_tracectx", "is_tracing",
     "reset_tracectx", "set_tracectx", "tracectx",
 ]  # fmt: skip
+
+
+# What generated code refers to, or cannot use as a variable.
+RESERVED_NAMES = frozenset(keyword.kwlist) | {
+    "torch", "math", "dtypes", "devices", "no_autocast", "bool", "int", "float", "complex", "slice", "set", "frozenset",
+}  # fmt: skip
 
 
 class TraceTag(TagBase):
@@ -58,6 +66,7 @@ class TraceCtx:
         args: proxies of the inputs, in order.
         bound_symbols: the nodes in program order; the last one returns.
         analyses: results of analyses of this trace, by their type.
+        include_decorators: the printed function runs without autograd and autocast; False for code that autograd sees.
     """
 
     def __init__(self, fn: Callable | None = None, *, name: str = "computation"):
@@ -69,6 +78,7 @@ class TraceCtx:
         self.names: set[str] = set()
         self.tags: set = set()
         self.analyses: dict[Any, Any] = {}
+        self.include_decorators = True
         self._counters: dict[str, int] = {}
         self._provenance: TraceProvenance | None = None
         self._is_complete = False
@@ -79,6 +89,8 @@ class TraceCtx:
         """Enters a name. Raises ThunderRuntimeError if it is taken."""
         if name in self.names:
             raise ThunderRuntimeError(f"the name {name} is already used in this trace")
+        if name in RESERVED_NAMES:
+            raise ThunderRuntimeError(f"a value cannot be called {name}: generated code needs that name")
         self.names.add(name)
 
     def has_name(self, name: str) -> bool:
@@ -99,7 +111,7 @@ class TraceCtx:
 
     def unique_name(self, wanted: str) -> str:
         """`wanted` if it is free, else `wanted_1`, `wanted_2`, ..."""
-        if wanted not in self.names:
+        if wanted not in self.names and wanted not in RESERVED_NAMES:
             self.names.add(wanted)
             return wanted
         return self.make_name(prefix=f"{wanted}_")
@@ -138,7 +150,7 @@ class TraceCtx:
         def finish(x: Any) -> Any:
             if not isinstance(x, TensorProxy):
                 return x
-            wants = tracked and sym.traits.is_differentiable and x.dtype.is_inexact
+            wants = tracked and sym.traits.is_differentiable and is_inexact_dtype(x.dtype)
             if x.name in read and not sym.traits.writes:
                 return x.replace(name=self.make_name(prefix="t"))
             return x if x.requires_grad == wants or x.name in read else x.replace(name=x.name, requires_grad=wants)
@@ -175,15 +187,19 @@ class TraceCtx:
 
     def python(self, *, print_depth: int = 1, include_decorators: bool = True) -> str:
         """The program's source. `print_depth`: levels of nodes shown, -1 for all; deeper ones are comments."""
-        return print_trace(self, print_depth=print_depth, include_decorators=include_decorators).source
+        return self._printed(print_depth, include_decorators).source
+
+    def _printed(self, print_depth: int = 1, include_decorators: bool = True) -> Printed:
+        decorated = include_decorators and self.include_decorators
+        return print_trace(self, print_depth=print_depth, include_decorators=decorated)
 
     def python_ctx(self) -> dict[str, Any]:
         """The names that the printed source uses."""
-        return print_trace(self, print_depth=1).context
+        return self._printed().context
 
     def python_callable(self, *, global_dicts: dict | None = None, **_: Any) -> Callable:
         """The printed source, compiled and registered with linecache."""
-        printed = print_trace(self, print_depth=1)
+        printed = self._printed()
         return compile_source(printed.source, self.name, {**printed.context, **(global_dicts or {})})
 
     def save_trace(self, filename: Any) -> None:
@@ -201,6 +217,7 @@ def from_trace(trace: TraceCtx) -> TraceCtx:
     new.args, new.kwargs = trace.args, trace.kwargs
     new.names = set(trace.names)
     new.tags = set(trace.tags)
+    new.include_decorators = trace.include_decorators
     new._counters = dict(trace._counters)
     return new
 
@@ -230,7 +247,9 @@ _symbol_module.bsym_trace_factory = _scratch
 class TraceResults:
     """The three traces of one capture: checks, computation, side effects."""
 
-    def __init__(self, prologue: TraceCtx, computation: TraceCtx, epilogue: TraceCtx | None, interpreter_log: Any = None):
+    def __init__(
+        self, prologue: TraceCtx, computation: TraceCtx, epilogue: TraceCtx | None, interpreter_log: Any = None
+    ):
         self.prologue_trace = prologue
         self.computation_trace = computation
         self.epilogue_trace = epilogue

@@ -1,1 +1,1 @@
-"""thunder as a backend of torch.compile."""
+"""thunder as a backend of torch.compile, and `thunderfx`."""

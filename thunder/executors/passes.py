@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from thunder.core import prims
+from thunder.core.compile_data import compile_options
 from thunder.core.errors import UnsupportedOpError
 from thunder.core.passes import Pass, PassContext
 from thunder.core.rewrite import KEEP, rewrite
@@ -36,16 +37,20 @@ def _claim(node: BoundSymbol, executors: Sequence[Executor]) -> Any:
             get_tracectx().emit(impl.symbol, node.args, node.kwargs, node.output, call_ctx=node.call_ctx)
             return node.output
         return KEEP
-    if node.sym.executor is not None or node.sym.python_impl is not None:
+    if node.sym.python_impl is not None or node.call_ctx:
         return KEEP
     if node.sym.meta is None or node.sym.is_prim:
-        raise UnsupportedOpError(f"no executor runs {node.sym.name} (executors: {', '.join(str(e.name) for e in executors)})")
+        names = ", ".join(str(e.name) for e in executors)
+        raise UnsupportedOpError(f"no executor runs {node.sym.name} (executors: {names})")
     return node.sym.meta(*node.args, **node.kwargs)
 
 
 @dataclass(frozen=True)
 class TransformForExecution(Pass):
-    """Replaces each node by the operator of the first executor that claims it; nodes for fusers are left. O(nodes × executors)."""
+    """Replaces each node by the operator of the first executor that claims it; nodes for fusers are left.
+
+    O(nodes × executors) for each level of decomposition.
+    """
 
     name: ClassVar[str] = "transform_for_execution"
     title: ClassVar[str] = "Transform for execution"
@@ -62,11 +67,15 @@ class TransformForExecution(Pass):
                 before = len(get_tracectx().bound_symbols)
                 result = _claim(node, executors)
                 new = get_tracectx().bound_symbols[before:]
-                pending = pending or any(n.sym.executor is None and n.sym.python_impl is None and not _fusible(n, executors) for n in new)
+                pending = pending or any(_is_unclaimed(n, executors) for n in new)
                 return result
 
             trace = rewrite(trace, rule, self.name)
         return trace
+
+
+def _is_unclaimed(node: BoundSymbol, executors: Sequence[Executor]) -> bool:
+    return node.sym.python_impl is None and not node.call_ctx and not _fusible(node, executors)
 
 
 def _fusible(node: BoundSymbol, executors: Sequence[Executor]) -> bool:
@@ -85,8 +94,9 @@ class Fusion(Pass):
         fusers = [ex for ex in ctx.executors if isinstance(ex, FusionExecutor)]
         if not fusers:
             return trace
-        for ex in fusers:
-            trace = ex.fusion_pass(trace)
+        with compile_options(ctx.options):
+            for ex in fusers:
+                trace = ex.fusion_pass(trace)
         operators = [ex for ex in ctx.executors if not isinstance(ex, FusionExecutor)]
         return TransformForExecution().apply(trace, PassContext(ctx.options, operators))
 

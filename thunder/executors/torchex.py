@@ -8,6 +8,7 @@ import torch
 
 from thunder.core.printer import dotted_path
 from thunder.core.symbol import BoundSymbol, Symbol
+from thunder.core.torch_compat import no_autocast as no_autocast
 from thunder.extend.executor import ImplInfo, OperatorExecutor
 from thunder.extend.registry import add_always_executor, register_executor
 

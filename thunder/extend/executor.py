@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+import itertools
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
 
-
+import torch
 
 from thunder.core.baseutils import extract_callable_name
 from thunder.core.errors import ThunderTypeError
-from thunder.core.proxies import Proxy
+from thunder.core.proxies import Proxy, TensorProxy
+from thunder.core.pytree import tree_flatten
 from thunder.core.symbol import BoundSymbol, Symbol, Traits, default_python_printer
-from thunder.core.trace import TraceCtx
+from thunder.core.trace import TraceCtx, detached_trace
 from thunder.core.tracing import get_tracectx
 from thunder.torch.registry import symbol_for
 
@@ -114,14 +116,19 @@ class Executor:
         python_printer: Callable = default_python_printer,
         traits: Traits | None = None,
     ) -> Symbol:
-        """An operation of this executor.
+        """An operation of this executor. A second registration of a name takes the place of the first.
 
         Args:
-            name: unique in the executor.
             like: a symbol or torch callable with the same signature, whose metadata rule it takes.
             meta: the metadata rule; exactly one of `like` and `meta`.
+            tags: OpTags; those of `like` if not given.
             fn: what generated code calls.
-            replaces: torch callable (or several) that become this operation wherever a program calls them.
+            replaces: callable (or several) that become this operation wherever a program calls them, unless the checker
+                of the operator's implementation says no. The operator must have their signature, metadata and effects.
+            python_printer: replaces the default printing.
+            traits: effects; those of `like` if not given.
+
+        Raises: ThunderTypeError unless exactly one of `like` and `meta` is given.
         """
         if (like is None) == (meta is None):
             raise ThunderTypeError(f"register_operator({name!r}): give exactly one of like= and meta=")
@@ -140,8 +147,55 @@ class Executor:
         )
         self._opmap[name] = sym
         for target in () if replaces is None else replaces if isinstance(replaces, list | tuple) else (replaces,):
-            self._lookasides[target] = sym
+            self._replace(target, sym)
         return sym
+
+    def _replace(self, target: Callable, sym: Symbol) -> None:
+        """Diverts calls of `target`. A Python function from outside torch has to be seen as one call by the capture."""
+        module = getattr(target, "__module__", None) or "torch"
+        if module.partition(".")[0] not in ("torch", "builtins", "_operator"):
+            torch.compiler.allow_in_graph(target)
+        self._lookasides[target] = sym
+
+
+Lookasides = Mapping[Any, tuple[Executor, Symbol]]
+
+
+def lookasides_of(executors: Sequence[Executor]) -> dict[Any, tuple[Executor, Symbol]]:
+    """Which operator stands for a callable, the first executor's where several replace it."""
+    found: dict[Any, tuple[Executor, Symbol]] = {}
+    for ex in executors:
+        for target, sym in ex._lookasides.items():
+            found.setdefault(target, (ex, sym))
+    return found
+
+
+def find_replacement(lookasides: Lookasides, fn: Any, args: tuple, kwargs: dict[str, Any]) -> Symbol | None:
+    """The operator that takes this call, or None; the checker that its executor registered for it is asked."""
+    if not lookasides or fn not in lookasides:
+        return None
+    ex, sym = lookasides[fn]
+    impl = ex.implmap.get(sym.id)
+    checker = None if impl is None else impl.checker
+    return sym if checker is None or checker(*args, **kwargs) else None
+
+
+def check_replacement(sym: Symbol, fn: Any, args: tuple, kwargs: dict[str, Any], expected: Any) -> None:
+    """Raises ThunderTypeError unless an operator gives the metadata of what it replaces, and declares its writes."""
+    name = extract_callable_name(fn)
+    read = {p.name for p in tree_flatten((args, kwargs))[0] if isinstance(p, TensorProxy)}
+    outs = [o for o in tree_flatten([expected])[0] if isinstance(o, TensorProxy)]
+    if not sym.traits.writes and any(o.name in read for o in outs):
+        raise ThunderTypeError(
+            f"{name} returns a tensor that it is given: its replacement {sym.name} must declare the write in traits"
+        )
+    with detached_trace() as scratch:
+        scratch.names |= read
+        result = sym.meta(*args, **kwargs)  # type: ignore[misc]
+    made = [o for o in tree_flatten([result])[0] if isinstance(o, TensorProxy)]
+    given, wanted = ([o.type_string() for o in tensors] for tensors in (made, outs))
+    if given != wanted:
+        raise ThunderTypeError(f"{sym.name} replaces {name} and must give {wanted}, but its meta rule gives {given}")
 
 
 class OperatorExecutor(Executor):
@@ -157,12 +211,26 @@ class OperatorExecutor(Executor):
         grad_transform: Callable | None = None,
         vjp: Callable | None = None,
     ) -> None:
-        """Claims a symbol (or its id, or the torch callable that it stands for) when `checker` says so."""
+        """Claims a symbol, given as such, by its id or by the torch callable that it stands for.
+
+        Args:
+            op: this executor's operator, which gets the node's arguments.
+            checker: called with the node's arguments; False leaves the node to the next executor.
+            execution_transform: instead of `op`, a function on proxies that is traced in the node's place.
+            grad_transform: the gradient rule in the form `forward, get_grad, put_grad`.
+            vjp: the gradient rule in the form `(*args) -> (outputs, pullback)`.
+
+        Raises: ThunderTypeError without `op` and `execution_transform`, or with both gradient rules.
+        """
         if op is None and execution_transform is None:
             raise ThunderTypeError("register_implementation needs an operator or an execution_transform")
+        if grad_transform is not None and vjp is not None:
+            raise ThunderTypeError("register_implementation takes grad_transform or vjp, not both")
         self._implmap[symbol_key(sym_or_id)] = ImplInfo(op, checker, execution_transform, grad_transform, vjp)
 
-    def implements(self, sym_or_id: Any, fn: Callable, *, checker: Callable | None = None, vjp: Callable | None = None) -> Symbol:
+    def implements(
+        self, sym_or_id: Any, fn: Callable, *, checker: Callable | None = None, vjp: Callable | None = None
+    ) -> Symbol:
         """Claims an operation with the function `fn` of the same signature."""
         like = sym_or_id if isinstance(sym_or_id, Symbol) else symbol_for(sym_or_id)
         op = self.register_operator(extract_callable_name(fn), like=like, fn=fn)
@@ -193,6 +261,7 @@ class FusionExecutor(Executor):
         return True
 
     def set_fuel(self, value: int | FUEL_LEVEL) -> None:
+        """How many regions may still be made."""
         self._fuel = value
 
     def register_supported(
@@ -223,16 +292,24 @@ class FusionExecutor(Executor):
 
 
 class StatefulExecutor(OperatorExecutor):
-    """Operators with state: each use gets an operator and a state object of its own."""
+    """Operators with state: each use in a program gets an operator and a state object of its own."""
 
     def register_stateful_operator(self, name: str, state_class: type, *, meta: Callable) -> Callable:
-        counter = iter(range(1 << 30))
+        """A function that traces a call of `state_class()`, an object made for this one place in the program.
+
+        The object is called with the values of the arguments each time the program runs, and keeps what it likes.
+        """
+        counter = itertools.count()
 
         def bind(*args: Any, **kwargs: Any) -> Any:
+            trace = get_tracectx()
+            if trace is None:
+                raise ThunderTypeError(f"{name} can only be called while a trace is being built")
+            own = f"{name}_{next(counter)}"
             state = state_class()
-            n = next(counter)
-            sym = Symbol(f"{name}_{n}", meta, f"{self.name}.{name}_{n}", True, executor=self, python_impl=state)
-            return get_tracectx().call(sym, args, kwargs)
+            sym = Symbol(own, meta, f"{self.name}.{own}", True, executor=self, python_impl=state)
+            self._opmap[own] = sym
+            return trace.call(sym, args, kwargs)
 
         return bind
 
@@ -264,12 +341,13 @@ def single_op_executor(
     execution_transform: Callable | None = None,
     grad_transform: Callable | None = None,
 ) -> OperatorExecutor:
-    """An executor with one operator that replaces one torch callable."""
+    """An executor with one operator, which replaces torch callables (`replaces`) or is called by name in a trace.
+
+    The other arguments are those of `register_operator` and `register_implementation`.
+    """
     ex = OperatorExecutor(exc_name, version=version)
     op = ex.register_operator(op_name, meta=meta, fn=fn, replaces=replaces, tags=tags)
     ex.register_implementation(
         op, op, checker=checker, execution_transform=execution_transform, grad_transform=grad_transform
     )
     return ex
-
-

@@ -10,7 +10,7 @@ import torch
 from thunder.core.proxies import TensorProxy
 from thunder.core.pytree import tree_flatten, tree_iter, tree_unflatten
 from thunder.core.torch_compat import TorchDispatchMode
-from thunder.torch.fakes import call_key, fake_mode, to_fake, to_real_leaf
+from thunder.torch.fakes import call_key, fake_mode, quiet_autocast, to_fake, to_real_leaf
 from thunder.core.errors import UnsupportedOpError
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def _recorded(fn: Any, flat: list, spec: Any, cast: torch.dtype | None, autocast
             return fakes[leaf.name]
         return to_real_leaf(leaf)
 
-    with fake_mode(), torch.no_grad():
+    with fake_mode(), torch.no_grad(), quiet_autocast():
         args, kwargs = tree_unflatten([real(v) for v in flat], spec)
         regions = [torch.autocast(d, dtype=t, cache_enabled=False) for d, t in autocast.items()]
         recorder = _Recorder()

@@ -17,8 +17,10 @@ from thunder.core.options import CompileOptions
 from thunder.core.passes import PassContext
 from thunder.core.proxies import TensorProxy
 from thunder.core.pytree import tree_flatten
+from thunder.core.torch_compat import fake_mode_of_tracing, tracing_fake_mode
 from thunder.core.trace import TraceCtx
 from thunder.core.tracing import tracectx
+from thunder.extend.executor import lookasides_of
 from thunder.frontend.autocasting import AutocastState
 from thunder.frontend.lowering import Lowering, example_value, input_name
 from thunder.pipeline import Program, compile_program
@@ -40,31 +42,68 @@ class CaptureSettings:
 class CompiledGraph:
     """A captured graph, compiled; called with the graph's inputs."""
 
-    def __init__(self, gm: fx.GraphModule, settings: CaptureSettings, example_inputs: Sequence[Any]):
+    def __init__(
+        self,
+        gm: fx.GraphModule,
+        settings: CaptureSettings,
+        example_inputs: Sequence[Any],
+        *,
+        grad_enabled: bool | None = None,
+        requires_grad: Sequence[bool] | None = None,
+    ):
+        """Compiles `gm`.
+
+        Args:
+            example_inputs: real or fake inputs; they show which inputs share memory.
+            grad_enabled: whether autograd is on where the graph starts; None for its state now.
+            requires_grad: for each input whether it requires grad; None to ask the examples.
+        """
         self.gm = gm
         self.settings = settings
         self.programs: dict[tuple, Program] = {}
         self.autocast = AutocastState.from_surroundings()
-        self.grad_enabled = torch.is_grad_enabled()
+        self.grad_enabled = torch.is_grad_enabled() if grad_enabled is None else grad_enabled
+        self.fake_mode = tracing_fake_mode()
         self._lock = threading.Lock()
-        self._requires_grad = tuple(isinstance(e, torch.Tensor) and e.requires_grad for e in example_inputs)
+        if requires_grad is None:
+            requires_grad = [isinstance(e, torch.Tensor) and e.requires_grad for e in example_inputs]
+        self._requires_grad = tuple(requires_grad)
         self.writes_memory = True
         pattern = input_overlap_pattern(list(example_inputs))
         self.programs[pattern] = self._compile(pattern)
+        self._grad_after = None if self._grad_at_end == self.grad_enabled else self._grad_at_end
         self.writes_memory = self._writes
         if not self.writes_memory:
             self.programs[()] = self.programs[pattern]
 
     def __call__(self, *args: Any) -> Any:
+        """The results of one call. Leaves autograd switched on or off as the graph does."""
         pattern = input_overlap_pattern(list(args)) if self.writes_memory else ()
         program = self.programs.get(pattern)
         if program is None:
             with self._lock:
                 program = self.programs.get(pattern)
                 if program is None:
-                    program = self.programs[pattern] = self._compile(pattern)
+                    program = self.programs[pattern] = self._compile_late(pattern)
         self.settings.on_run(program)
-        return run(program, args)
+        result = run(program, args)
+        if self._grad_after is not None:
+            torch._C._set_grad_enabled(self._grad_after)
+        return result
+
+    def _compile_late(self, pattern: tuple) -> Program:
+        """The program for another way in which inputs share memory, met when Dynamo's compilation is long over.
+
+        A decision about symbolic sizes can no longer become a guard, so a program that would need one runs as captured.
+        """
+        if self.fake_mode is None or self.fake_mode.shape_env is None:
+            return self._compile(pattern)
+        known = len(self.fake_mode.shape_env.guards)
+        with fake_mode_of_tracing(self.fake_mode):
+            program = self._compile(pattern)
+        if len(self.fake_mode.shape_env.guards) != known:
+            return Program(self.gm.forward, None, None, ())
+        return program
 
     def _compile(self, pattern: tuple) -> Program:
         start = time.perf_counter_ns()
@@ -72,7 +111,7 @@ class CompiledGraph:
         trace = self._lower(pattern)
         ctx = PassContext(settings.options, settings.executors)
         ctx.phase_ns["lowering"] = time.perf_counter_ns() - start
-        differentiable = self.grad_enabled and not settings.disable_torch_autograd
+        differentiable = self._is_tracked and not settings.disable_torch_autograd
         program = compile_program(trace, ctx, differentiable=differentiable, transforms=settings.transforms)
         program.phase_ns = ctx.phase_ns  # type: ignore[attr-defined]
         settings.on_compile(self, program)
@@ -81,7 +120,12 @@ class CompiledGraph:
     def _lower(self, pattern: tuple) -> TraceCtx:
         """The graph as a trace, its inputs sharing memory as `pattern` says."""
         trace = TraceCtx(name="computation")
-        lowering = Lowering(trace, grad_enabled=self.grad_enabled, autocast=self.autocast.copy())
+        lowering = Lowering(
+            trace,
+            grad_enabled=self.grad_enabled,
+            autocast=self.autocast.copy(),
+            lookasides=lookasides_of(self.settings.executors),
+        )
         placeholders = [n for n in self.gm.graph.nodes if n.op == "placeholder"]
         inputs = []
         for node, requires_grad in zip(placeholders, self._requires_grad, strict=True):
@@ -95,6 +139,7 @@ class CompiledGraph:
             result = lowering.run(self.gm.graph, self.gm, inputs)
             flat, _ = tree_flatten(result)
             trace.emit(prims.python_return, (tuple(flat),), {}, None)
+        self._grad_at_end, self._is_tracked = lowering.grad_enabled, lowering.is_tracked
         self._writes = any(n.written or n.sym is prims.custom_vjp for n in trace.bound_symbols)
         return trace
 

@@ -1,209 +1,127 @@
 """Direct capture: the function runs once on fake tensors, and every torch call that it makes is written down as fx.
 
-For programs that Dynamo refuses, such as `autograd_function_apply` called by hand with Python functions. What follows is
-the same as for a graph from Dynamo.
+For programs that Dynamo refuses, such as `autograd_function_apply` called by hand with Python functions, or an autograd
+function that is given one tensor twice. What follows is the same as for a graph from Dynamo.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import fx
-from torch.overrides import TorchFunctionMode
 
 from thunder.core.errors import UnsupportedOpError
-from thunder.core.pytree import tree_flatten, tree_map, tree_unflatten
+from thunder.core.pytree import tree_flatten, tree_unflatten
 from thunder.core.sizes import hashable_leaf
 from thunder.core.torch_compat import FakeTensorMode
+from thunder.frontend.autograd_functions import functions_recorded
 from thunder.frontend.capture import CaptureSettings, CompiledGraph
+from thunder.frontend.recording import Recorder
 
 _BY_HAND = "autograd_function_apply"
 
 
 def needs_direct_capture(e: BaseException) -> bool:
-    """Whether Dynamo failed on a higher-order operator called by hand."""
-    return "HigherOrderOperator" in str(getattr(e, "gb_type", "")) and _BY_HAND in str(e)
+    """Whether Dynamo failed on an autograd function: a higher-order operator called by hand, or a use that it refuses."""
+    kind = str(getattr(e, "gb_type", ""))
+    return ("HigherOrderOperator" in kind and _BY_HAND in str(e)) or "autograd.Function" in kind
 
 
-class _Recorder(TorchFunctionMode):
-    """Writes torch calls into an fx graph, with their fake results."""
+@dataclass(frozen=True)
+class _Captured:
+    """A compiled graph; tensors from outside that it reads besides the arguments; the structure of the result."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.graph = fx.Graph()
-        self.attributes: dict[str, Any] = {}
-        self.nodes: dict[int, fx.Node] = {}
-        self._alive: list[Any] = []
-
-    def placeholder(self, name: str, fake: Any) -> fx.Node:
-        node = self.graph.placeholder(name)
-        node.meta["example_value"] = fake
-        self._enter(node, fake)
-        return node
-
-    def _enter(self, node: fx.Node, value: Any) -> None:
-        if isinstance(value, torch.Tensor):
-            self.nodes.setdefault(id(value), node)
-            self._alive.append(value)
-
-    def argument(self, x: Any) -> Any:
-        if isinstance(x, torch.Tensor):
-            if id(x) not in self.nodes:
-                name = f"_constant_{len(self.attributes)}"
-                self.attributes[name] = x
-                node = self.graph.create_node("get_attr", name)
-                node.meta["example_value"] = x
-                self._enter(node, x)
-            return self.nodes[id(x)]
-        return x
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if getattr(func, "__name__", "") == "__get__" or func in _PLAIN:
-            return func(*args, **kwargs)
-        result = func(*args, **kwargs)
-        name = getattr(func, "__name__", "call").strip("_") or "call"
-        target, kind = func, "call_function"
-        if getattr(torch.Tensor, getattr(func, "__name__", ""), None) is func:
-            target, kind = func.__name__, "call_method"
-        node = self.graph.create_node(kind, target, tree_map(self.argument, tuple(args)), tree_map(self.argument, kwargs), name=name)
-        node.meta["example_value"] = result
-        flat, _ = tree_flatten([result])
-        if isinstance(result, torch.Tensor):
-            self._enter(node, result)
-        else:
-            for n, value in enumerate(flat):
-                if isinstance(value, torch.Tensor):
-                    item = self.graph.call_function(_operator_getitem, (node, n))
-                    item.meta["example_value"] = value
-                    self._enter(item, value)
-        return result
-
-
-_PLAIN: set[Any] = {torch.Tensor.size, torch.Tensor.dim, torch.Tensor.stride, torch.Tensor.numel, torch.Tensor.is_contiguous, torch.is_tensor}
-_operator_getitem = __import__("operator").getitem
-
-
-def _trace_body(fn: Callable, inputs: list[Any], recorder_names: list[str]) -> tuple[fx.GraphModule, Any]:
-    """A Python function of tensors as a graph module, and its fake result."""
-    recorder = _Recorder()
-    for name, value in zip(recorder_names, inputs, strict=True):
-        recorder.placeholder(name, value)
-    with recorder:
-        result = fn(*inputs)
-    recorder.graph.output(tree_map(recorder.argument, result))
-    return fx.GraphModule(recorder.attributes, recorder.graph), result
-
-
-def _apply_by_hand(recorder: _Recorder, args: tuple, kwargs: dict[str, Any]) -> Any:
-    """`autograd_function_apply(fwd, bwd, *args)` with Python functions: their graphs, as Dynamo would give them."""
-    forward, backward, *inputs = args
-    tensors = [a.detach() if isinstance(a, torch.Tensor) else a for a in inputs]
-    with _paused(recorder), torch.no_grad():
-        names = [f"arg_{n}" for n in range(len(inputs))]
-        forward_gm, (outs, saved) = _trace_body(lambda *a: forward(None, *a), tensors, names)
-        outs_list = [outs] if isinstance(outs, torch.Tensor) else list(outs)
-        grads = [torch.empty_like(o) for o in outs_list]
-        names = [f"grad_{n}" for n in range(len(grads))] + [f"saved_{n}" for n in range(len(saved))]
-        backward_gm, _ = _trace_body(lambda *a: backward(None, *a), [*grads, *saved], names)
-    skip = set(kwargs.get("non_differentiable_idx") or ())
-    tracked = torch.is_grad_enabled() and any(isinstance(a, torch.Tensor) and a.requires_grad for a in inputs)
-    results = []
-    for n, o in enumerate(outs_list):
-        fresh = torch.empty_like(o)
-        floating = fresh.dtype.is_floating_point or fresh.dtype.is_complex
-        results.append(fresh.requires_grad_() if tracked and n not in skip and floating else fresh)
-    result = results[0] if isinstance(outs, torch.Tensor) else tuple(results)
-    _record_apply(recorder, forward_gm, backward_gm, inputs, kwargs, result)
-    return result
-
-
-def _record_apply(recorder: _Recorder, forward: Any, backward: Any, inputs: list, kwargs: dict, result: Any) -> None:
-    names = []
-    for kind, body in (("fwd_body", forward), ("bwd_body", backward)):
-        name = f"{kind}_{len(recorder.attributes)}"
-        recorder.attributes[name] = body
-        names.append(recorder.graph.create_node("get_attr", name))
-    target = torch.ops.higher_order.autograd_function_apply
-    node = recorder.graph.call_function(target, (*names, *tree_map(recorder.argument, tuple(inputs))), kwargs)
-    node.meta["example_value"] = result
-    if isinstance(result, torch.Tensor):
-        recorder._enter(node, result)
-        return
-    for n, value in enumerate(result):
-        item = recorder.graph.call_function(_operator_getitem, (node, n))
-        item.meta["example_value"] = value
-        recorder._enter(item, value)
-
-
-class _paused:
-    """The recorder takes no notice inside."""
-
-    def __init__(self, recorder: _Recorder):
-        self._disabled = torch._C.DisableTorchFunction()
-
-    def __enter__(self) -> None:
-        self._disabled.__enter__()
-
-    def __exit__(self, *exc: Any) -> None:
-        self._disabled.__exit__(*exc)
+    graph: CompiledGraph
+    outer: tuple[torch.Tensor, ...]
+    out_spec: Any
+    constants: tuple[tuple[int, Any], ...]
 
 
 class DirectCapture:
-    """Compiles a function by running it on fake tensors; one program per structure, metadata and values of its arguments."""
+    """Compiles a function by running it on fake tensors; one program per structure, metadata and values of its arguments.
+
+    Tensors that the function finds elsewhere than in its arguments (closures, modules) are read anew at each call. Other
+    such values are taken to stay what they are.
+    """
 
     def __init__(self, fn: Callable, settings: CaptureSettings):
         self.fn, self.settings = fn, settings
-        self.graphs: dict[Any, tuple[CompiledGraph, Any]] = {}
+        self.graphs: dict[Any, _Captured] = {}
+        self._lock = threading.Lock()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         flat, spec = tree_flatten((args, kwargs))
-        key = (spec, tuple(_guard_of(v) for v in flat), torch.is_grad_enabled(), torch.get_default_dtype())
-        if key not in self.graphs:
-            self.graphs[key] = self._capture(flat, spec)
-        graph, out_spec = self.graphs[key]
-        results = graph(*(v for v in flat if isinstance(v, torch.Tensor)))
-        return tree_unflatten(list(results), out_spec)
+        key = (spec, _guards_of(flat), torch.is_grad_enabled(), torch.get_default_dtype())
+        captured = self.graphs.get(key)
+        if captured is None:
+            with self._lock:
+                if key not in self.graphs:
+                    self.graphs[key] = self._capture(flat, spec)
+                captured = self.graphs[key]
+        tensors = {id(v): v for v in flat if isinstance(v, torch.Tensor)}
+        results = list(captured.graph(*tensors.values(), *captured.outer))
+        for n, value in captured.constants:
+            results[n] = value
+        return tree_unflatten(results, captured.out_spec)
 
-    def _capture(self, flat: list[Any], spec: Any) -> tuple[CompiledGraph, Any]:
-        recorder = _Recorder()
-        mode = FakeTensorMode(allow_non_fake_inputs=True)
+    def _capture(self, flat: list[Any], spec: Any) -> _Captured:
+        mode = FakeTensorMode()
+        outer: dict[int, tuple[torch.Tensor, Any]] = {}
+
+        def enter_outer(real: torch.Tensor) -> Any:
+            if id(real) not in outer:
+                outer[id(real)] = (real, _fake_of(real, mode))
+                recorder.placeholder(f"l_outer_{len(outer)}_", outer[id(real)][1])
+            return outer[id(real)][1]
+
+        recorder = Recorder(outer=enter_outer)
         values: list[Any] = []
         for n, v in enumerate(flat):
             if isinstance(v, torch.Tensor):
-                v = mode.from_tensor(v)
-                recorder.placeholder(f"l_x{n}_", v)
+                if id(v) not in outer:
+                    outer[id(v)] = (v, _fake_of(v, mode))
+                    recorder.placeholder(f"l_x{n}_", outer[id(v)][1])
+                v = outer[id(v)][1]
             values.append(v)
+        given = len(outer)
         args, kwargs = tree_unflatten(values, spec)
-        with mode, _ByHand(recorder), recorder:
+        with mode, functions_recorded(recorder):
             result = self.fn(*args, **kwargs)
         outs, out_spec = tree_flatten(result)
-        recorder.graph.output(tuple(tree_map(recorder.argument, list(outs))))
-        gm = fx.GraphModule(recorder.attributes, recorder.graph)
-        return CompiledGraph(gm, self.settings, [v for v in flat if isinstance(v, torch.Tensor)]), out_spec
+        constants = tuple((n, o) for n, o in enumerate(outs) if not isinstance(o, torch.Tensor))
+        gm = recorder.module(tuple(o if isinstance(o, torch.Tensor) else None for o in outs))
+        tensors = [real for real, _ in outer.values()]
+        return _Captured(CompiledGraph(gm, self.settings, tensors), tuple(tensors[given:]), out_spec, constants)
 
 
-class _ByHand:
-    """Diverts `torch.ops.higher_order.autograd_function_apply` to the recorder while a function is captured."""
+def _fake_of(t: torch.Tensor, mode: FakeTensorMode) -> Any:
+    """A fake tensor like `t`, in memory of its own; one that needs a gradient and is no leaf may be written to, as `t` may."""
+    if t.layout is not torch.strided:
+        return mode.from_tensor(t)
+    with mode, torch.enable_grad():
+        fake = torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device)
+        if not t.requires_grad:
+            return fake
+        if t.is_leaf:
+            return torch.nn.Parameter(fake) if isinstance(t, torch.nn.Parameter) else fake.requires_grad_()
+        source = torch.zeros((), dtype=t.dtype, device=t.device, requires_grad=True)
+        if any(size > 1 and step == 0 for size, step in zip(t.shape, t.stride(), strict=True)):
+            return fake.requires_grad_().view_as(fake)
+        return fake.add_(source)
 
-    def __init__(self, recorder: _Recorder):
-        self.recorder = recorder
-        self.target = type(torch.ops.higher_order.autograd_function_apply)
 
-    def __enter__(self) -> None:
-        recorder = self.recorder
-        self.original = self.target.__call__
-        self.target.__call__ = lambda op, *args, **kwargs: _apply_by_hand(recorder, args, kwargs)  # type: ignore
-
-    def __exit__(self, *exc: Any) -> None:
-        self.target.__call__ = self.original  # type: ignore[method-assign]
+def _guards_of(flat: list[Any]) -> tuple:
+    """What a program depends on in its arguments: metadata of tensors, which of them are the same one, other values."""
+    first: dict[int, int] = {}
+    return tuple(_guard_of(v, first.setdefault(id(v), n)) for n, v in enumerate(flat))
 
 
-def _guard_of(v: Any) -> Any:
+def _guard_of(v: Any, first: int) -> Any:
     if isinstance(v, torch.Tensor):
-        return (tuple(v.shape), v.dtype, v.device, v.stride(), v.requires_grad)
+        return (tuple(v.shape), v.dtype, v.device, v.stride(), v.requires_grad, v.is_leaf, first)
     try:
         return hashable_leaf(v)
     except TypeError as e:

@@ -29,6 +29,17 @@ def is_dynamo_failure(e: BaseException) -> bool:
     return isinstance(e, exc.TorchDynamoException)
 
 
+_PROGRAM_ID = re.compile(r"^\d+/\d+(_\d+)?: ")
+_COMMENT = re.compile(r"\s+#\s.*$")
+
+
+def guard_reasons(reason: str) -> list[str]:
+    """What did not fit, as Python: `reason` without Dynamo's numbering and remarks, one item per line."""
+    text = reason.partition("User stack trace:")[0]
+    lines = (_COMMENT.sub("", _PROGRAM_ID.sub("", line)).strip() for line in text.splitlines())
+    return [line for line in lines if line]
+
+
 def _line_of(e: Any) -> str:
     frame = getattr(e, "innermost_user_frame_summary", None)
     if frame is None:

@@ -10,6 +10,8 @@ import builtins
 import re
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -18,17 +20,26 @@ from torch import fx
 from thunder.core import prims
 from thunder.core.errors import UnsupportedOpError
 from thunder.core.origin import NO_GRAD, RECOMPUTE_IN_BACKWARD, SourceLocation, origin
-from thunder.core.proxies import AnyProxy, NumberProxy, Proxy, TensorProxy
+from thunder.core.proxies import AnyProxy, Layout, NumberProxy, Proxy, TensorProxy
 from thunder.core.pytree import tree_flatten, tree_iter, tree_map
 from thunder.core.sizes import SYMBOLIC_TYPES, concrete
-from thunder.core.torch_compat import FakeTensor, HigherOrderOperator, storage_key
+from thunder.core.torch_compat import (
+    FakeTensor,
+    HigherOrderOperator,
+    OpOverload,
+    OpOverloadPacket,
+    aten_packet,
+    is_functorch_value,
+    storage_key,
+)
 from thunder.core.trace import TraceCtx
 from thunder.core.tracing import tracectx
+from thunder.extend.executor import Lookasides, check_replacement, find_replacement
 from thunder.frontend.autocasting import AutocastState, autocast_call
 from thunder.frontend.custom_function import BackwardBody
 from thunder.torch.fakes import StorageIds, fake_meta, layout_of
 from thunder.torch.mutation import METADATA_METHODS, writing_symbol
-from thunder.torch.registry import method_call, operator_call
+from thunder.torch.registry import method_call, operator_call, symbol_for, symbol_name
 
 _FILE_LINE = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)\n\s*(?P<code>.*)')
 
@@ -68,16 +79,33 @@ def input_name(name: str) -> str:
 
 
 class Lowering:
-    """Interprets one fx graph, and the graphs inside it, into `trace`."""
+    """Interprets one fx graph, and the graphs inside it, into `trace`.
 
-    def __init__(self, trace: TraceCtx, *, grad_enabled: bool, autocast: AutocastState | None = None):
+    `lookasides`: operators of executors that stand for the torch callables they replace.
+    """
+
+    def __init__(
+        self,
+        trace: TraceCtx,
+        *,
+        grad_enabled: bool,
+        autocast: AutocastState | None = None,
+        lookasides: Lookasides = MappingProxyType({}),
+    ):
         self.trace = trace
+        self.lookasides = lookasides
         self.ids = StorageIds()
         self.grad_enabled = grad_enabled
+        self.is_tracked = grad_enabled
         self.autocast = autocast or AutocastState()
         self._by_fake: dict[int, Any] = {}
         self._alive: list[Any] = []
-        self._aliased: dict[int, int] = {}
+        # By storage of the fakes: the storage id of the values, and how much further in it they lie.
+        self._aliased: dict[int, tuple[int, Any]] = {}
+        self._shifts: dict[tuple[int, int], Any] = {}
+        self._key_of: dict[str, int] = {}
+        # Storages of fakes that stand for several (inputs that are disjoint slices of one buffer).
+        self._split_keys: set[int] = set()
 
     # Values
 
@@ -88,18 +116,17 @@ class Lowering:
             return self.tensor_proxy(fake, name=self.trace.unique_name(name), requires_grad=wanted)
         if isinstance(fake, SYMBOLIC_TYPES):
             expr = str(fake.node.expr)
-            if expr.isidentifier():
+            if expr.isidentifier() and expr not in self.trace.names:
                 self.trace.names.add(expr)
-                self._by_fake[id(fake)] = fake
-                self._alive.append(fake)
                 return NumberProxy(expr, python_type=fake.node.pytype)
         return AnyProxy(fake, name=self.trace.unique_name(name))
 
     def tensor_proxy(self, fake: torch.Tensor, *, name: str, requires_grad: bool) -> TensorProxy:
         key = storage_key(fake)
-        layout = layout_of(fake, self.ids, None if key is None else self._aliased.get(key, key))
-        if layout is not None and key in self._aliased:
-            layout = type(layout)(self._aliased[key], layout.strides, layout.offset)
+        storage, shift = self._aliased.get(key, (None, 0))  # type: ignore[arg-type]
+        layout = layout_of(fake, self.ids, key)
+        if layout is not None and storage is not None:
+            layout = Layout(storage, layout.strides, layout.offset + shift)
         p = TensorProxy(
             name,
             shape=tuple(concrete(s) for s in fake.shape),
@@ -108,6 +135,8 @@ class Lowering:
             requires_grad=requires_grad,
             layout=layout,
         )
+        if key is not None:
+            self._key_of[p.name] = key
         self._by_fake[id(fake)] = p
         self._alive.append(fake)
         return p
@@ -117,7 +146,12 @@ class Lowering:
         if isinstance(fake, torch.Tensor) and isinstance(p, TensorProxy) and p.layout is not None:
             key = storage_key(fake)
             if key is not None:
-                self._aliased[key] = p.layout.storage
+                where = (p.layout.storage, p.layout.offset - concrete(fake.storage_offset()))
+                self._shifts[key, where[0]] = where[1]
+                if self._aliased.setdefault(key, where) != where:
+                    self._split_keys.add(key)
+                    self._aliased[key] = where
+                self._key_of[p.name] = key
 
     def adopt_input(self, fake: Any, p: TensorProxy) -> None:
         """Makes `p` the value of a graph input, and its memory that of the input's views."""
@@ -155,12 +189,14 @@ class Lowering:
 
     def plain_call(self, fn: Any, args: tuple, kwargs: dict[str, Any], example: Any, name: str) -> Any:
         """Emits a call in which autocast plays no part."""
-        sym, args, kwargs = writing_symbol(fn, args, kwargs)
+        replacement = find_replacement(self.lookasides, fn, args, kwargs)
+        sym, args, kwargs = writing_symbol(fn, args, kwargs) if replacement is None else (replacement, args, kwargs)
         tracked = (
             self.grad_enabled
             and sym.traits.is_differentiable
             and any(isinstance(a, TensorProxy) and a.requires_grad for a in tree_iter((args, kwargs)))
         )
+        self.is_tracked |= tracked
         with ExitStack() as stack:
             if not self.grad_enabled:
                 stack.enter_context(origin(add_tags=(NO_GRAD,)))
@@ -170,9 +206,22 @@ class Lowering:
                     fake_meta(fn, args, kwargs),
                 )
             else:
+                if self._split_keys:
+                    self._follow_arguments(args, kwargs)
                 out = self.output_proxies(example, name, tracked)
+            if replacement is not None:
+                check_replacement(replacement, fn, args, kwargs, out)
             self.trace.emit(sym, args, kwargs, out)
         return out
+
+    def _follow_arguments(self, args: tuple, kwargs: dict[str, Any]) -> None:
+        """Where one fake storage stands for several, a call's results lie in that of its first argument there."""
+        tensors = [a for a in tree_iter((args, kwargs)) if isinstance(a, TensorProxy)]
+        for a in reversed(tensors):
+            key = self._key_of.get(a.name)
+            if key in self._split_keys and a.layout is not None:
+                shift = self._shifts.get((key, a.layout.storage), 0)
+                self._aliased[key] = (a.layout.storage, shift)
 
     def _metadata_call(self, fn: Any, args: tuple, kwargs: dict[str, Any], example: Any, name: str) -> Any:
         """In-place metadata changes: the tensor's later uses are uses of a view of it."""
@@ -209,9 +258,7 @@ class Lowering:
         result = None
         for node in graph.nodes:
             if node.op == "placeholder":
-                value = next(inputs)
-                self._bind_placeholder(node, value)
-                env[node] = value
+                env[node] = self._bind_placeholder(node, next(inputs))
             elif node.op == "get_attr":
                 env[node] = self._attribute(owner, node)
             elif node.op == "output":
@@ -221,12 +268,16 @@ class Lowering:
                     env[node] = self._node(node, env)
         return result
 
-    def _bind_placeholder(self, node: fx.Node, value: Any) -> None:
+    def _bind_placeholder(self, node: fx.Node, value: Any) -> Any:
+        """The value of a graph's input; a symbolic number stands for itself, and prints as what it is made of."""
         fake = example_value(node)
+        if isinstance(fake, SYMBOLIC_TYPES):
+            return concrete(fake) if isinstance(value, Proxy) else value
         self.share_storage(fake, value)
         if isinstance(fake, torch.Tensor) and isinstance(value, TensorProxy):
             self._by_fake[id(fake)] = value
             self._alive.append(fake)
+        return value
 
     def _read(self, env: dict[fx.Node, Any], node: fx.Node) -> Any:
         value = env[node]
@@ -249,11 +300,37 @@ class Lowering:
         args, kwargs = tree_map(_plain, args), tree_map(_plain, kwargs)
         example = example_value(node)
         with tracectx(self.trace):
-            if node.op == "call_method":
-                return self._method(str(node.target), args, kwargs, example, node.name)
             if node.op == "call_module":
                 raise UnsupportedOpError(f"a call of the module {node.target} inside a graph")
-            return self._function(node, args, kwargs, example)
+            if any(is_functorch_value(o) for o in tree_iter(example)):
+                raise UnsupportedOpError(f"{node.name} computes inside a transform of torch.func")
+            bindings = node.meta.get("unbacked_bindings")
+            if bindings and _is_plain_result(example):
+                return self._number_from_data(node, args, kwargs, example, bindings)
+            if node.op == "call_method":
+                result = self._method(str(node.target), args, kwargs, example, node.name)
+            else:
+                result = self._function(node, args, kwargs, example)
+            for symbol, path in (bindings or {}).items():
+                self._bind_symbol(symbol, path, result)
+            return result
+
+    def _bind_symbol(self, symbol: Any, path: tuple, value: Any) -> None:
+        """Defines a number that depends on data, under the name that sizes refer to it by."""
+        python_type = int if symbol.is_integer else float
+        name = NumberProxy(self.trace.make_name(str(symbol)), python_type=python_type)
+        self.trace.emit(prims.bind_symbol, (value, tuple(path)), {}, name)
+
+    def _number_from_data(self, node: fx.Node, args: tuple, kwargs: dict[str, Any], example: Any, bindings: dict) -> Any:
+        """A call such as `x.item()`: it stays, and what reads its result reads the symbol."""
+        fn: Any = node.target
+        if node.op == "call_method":
+            fn, args = method_call(fn, args, kwargs)
+        raw = AnyProxy(None, name=self.trace.unique_name(node.name))
+        self.trace.emit(symbol_for(fn), args, kwargs, raw)
+        for symbol, path in bindings.items():
+            self._bind_symbol(symbol, path, raw)
+        return tree_map(concrete, example)
 
     def _method(self, method: str, args: tuple, kwargs: dict[str, Any], example: Any, name: str) -> Any:
         if not isinstance(args[0], TensorProxy):
@@ -272,7 +349,11 @@ class Lowering:
             return special(self, args, kwargs)
         if isinstance(fn, HigherOrderOperator) and fn.name() in _HIGHER_ORDER:
             return _HIGHER_ORDER[fn.name()](self, node, args, kwargs, example)
+        if isinstance(fn, HigherOrderOperator):
+            raise UnsupportedOpError(f"the higher-order operator {fn.name()}")
         has_tensor = any(isinstance(a, TensorProxy) for a in tree_iter((args, kwargs)))
+        if not has_tensor and example is None and changes_state(fn):
+            raise UnsupportedOpError(f"{symbol_name(fn)} changes the state of torch around the operations that follow")
         if not has_tensor and (_is_plain_result(example) or fn in _PLAIN_PYTHON):
             if example is not None:
                 return concrete(example)
@@ -308,6 +389,13 @@ def _plain(x: Any) -> Any:
     return concrete(x) if isinstance(x, SYMBOLIC_TYPES) else x
 
 
+def changes_state(fn: Any) -> bool:
+    """Whether a call without tensors is made for its effect on torch, such as entering a context."""
+    if fn in _SPECIAL_FUNCTIONS or fn in _PLAIN_PYTHON or isinstance(fn, OpOverload | OpOverloadPacket):
+        return False
+    return aten_packet(symbol_name(fn)) is None
+
+
 def _is_plain_result(example: Any) -> bool:
     """Whether a fake result holds no tensor."""
     return example is not None and not any(isinstance(o, torch.Tensor) for o in tree_iter(example))
@@ -325,6 +413,22 @@ def _exit_autocast(lowering: Lowering, args: tuple, kwargs: dict[str, Any]) -> N
     lowering.autocast.exit()
 
 
+def _enter_inference_mode(lowering: Lowering, args: tuple, kwargs: dict[str, Any]) -> bool:
+    before = lowering.grad_enabled
+    lowering.grad_enabled = before and not args[0]
+    return before
+
+
+def _exit_inference_mode(lowering: Lowering, args: tuple, kwargs: dict[str, Any]) -> None:
+    lowering.grad_enabled = args[0]
+
+
+def _assert_scalar(lowering: Lowering, args: tuple, kwargs: dict[str, Any]) -> None:
+    condition, message = args
+    if isinstance(condition, SYMBOLIC_TYPES):
+        lowering.trace.emit(prims.assert_scalar, (condition, message), {}, None)
+
+
 def _nothing(lowering: Lowering, args: tuple, kwargs: dict[str, Any]) -> None:
     return None
 
@@ -333,9 +437,15 @@ _SPECIAL_FUNCTIONS: dict[Any, Callable] = {
     torch._C._set_grad_enabled: _set_grad_enabled,
     torch.amp.autocast_mode._enter_autocast: _enter_autocast,
     torch.amp.autocast_mode._exit_autocast: _exit_autocast,
-    torch._C._functorch._saved_tensors_hooks_disable if hasattr(torch._C._functorch, "_saved_tensors_hooks_disable") else None: _nothing,
+    torch.autograd.grad_mode._enter_inference_mode: _enter_inference_mode,
+    torch.autograd.grad_mode._exit_inference_mode: _exit_inference_mode,
+    torch.ops.aten._assert_scalar.default: _assert_scalar,
+    torch.ops.aten.sym_constrain_range_for_size.default: _nothing,
+    torch.ops.aten.sym_constrain_range.default: _nothing,
+    torch._check: _nothing,
+    torch._C._log_api_usage_once: _nothing,
+    torch._check_is_size: _nothing,
 }
-_SPECIAL_FUNCTIONS.pop(None, None)
 
 
 def _activation_checkpoint(lowering: Lowering, node: fx.Node, args: tuple, kwargs: dict[str, Any], example: Any) -> Any:
@@ -345,8 +455,8 @@ def _activation_checkpoint(lowering: Lowering, node: fx.Node, args: tuple, kwarg
         return lowering.run(body.graph, body, inputs)
 
 
-def _backward_lowering(trace: TraceCtx, ids: StorageIds) -> Lowering:
-    lowering = Lowering(trace, grad_enabled=False)
+def _backward_lowering(lookasides: Lookasides, trace: TraceCtx, ids: StorageIds) -> Lowering:
+    lowering = Lowering(trace, grad_enabled=False, lookasides=lookasides)
     lowering.ids = ids
     return lowering
 
@@ -379,7 +489,7 @@ def _custom_function(lowering: Lowering, node: fx.Node, args: tuple, kwargs: dic
         tuple(kwargs.get("args_tensor_mask") or ()),
         _dirty_outputs(flat, inputs, lowering.trace.bound_symbols[start:]),
         lowering.ids,
-        lowering=_backward_lowering,
+        lowering=partial(_backward_lowering, lowering.lookasides),
     )
     result = body.emit(lowering, flat, inputs, example)
     return result[0] if single else tuple(result)

@@ -165,14 +165,14 @@ def result_metadata(fn: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
 def fake_meta(fn: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
     """The outputs of `fn` as fresh proxies of the current trace."""
     trace = get_tracectx()
-    flat, spec = tree_flatten(result_metadata(fn, args, kwargs))
+    flat, spec = tree_flatten([result_metadata(fn, args, kwargs)])
 
     def proxied(m: Any) -> Any:
         if not isinstance(m, _TensorMeta):
             return m
         return TensorProxy(trace.make_name(prefix="t"), shape=m.shape, dtype=m.dtype, device=m.device)
 
-    return tree_unflatten([proxied(m) for m in flat], spec)
+    return tree_unflatten([proxied(m) for m in flat], spec)[0]
 
 
 def layout_of(t: torch.Tensor, ids: StorageIds, key: int | None) -> Layout | None:

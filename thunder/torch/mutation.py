@@ -46,16 +46,18 @@ def _argument(fn: Any, name: str, args: tuple, kwargs: dict[str, Any]) -> Any:
     return None
 
 
+_STATISTICS = ("running_mean", "running_var")
+
+
 def _statistics_written(fn: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[str, ...]:
     """The running statistics that a normalization updates; no schema declares them."""
-    names = ("running_mean", "running_var")
     if fn is F.batch_norm and _argument(fn, "training", args, kwargs):
         pass
     elif fn is F.instance_norm and _argument(fn, "use_input_stats", args, kwargs) in (None, True):
         pass
     else:
         return ()
-    return tuple(n for n in names if _argument(fn, n, args, kwargs) is not None)
+    return tuple(n for n in _STATISTICS if _argument(fn, n, args, kwargs) is not None)
 
 
 def _variant(fn: Any, writes: tuple[int | str, ...], suffix: str) -> Symbol:
@@ -110,6 +112,7 @@ class Twin:
     """A call without writes that gives the values which the writing call leaves in memory.
 
     returns: "written" when its result is the written tensor's new value; "both" when it gives (result, new values).
+    is_tracked: autograd sees what is written (it does not see running statistics).
     """
 
     fn: Callable
@@ -117,6 +120,7 @@ class Twin:
     kwargs: dict[str, Any]
     returns: str = "written"
     is_random: bool = False
+    is_tracked: bool = True
 
 
 _SPECIAL_TWINS: dict[str, Any] = {"zero_": torch.zeros_like, "fill_": torch.fill, "squeeze_": None, "__setitem__": None}
@@ -150,4 +154,4 @@ def twin_of(bsym: BoundSymbol) -> Twin:
         named = _named_twin(fn)
         if named is not None:
             return Twin(named, args, kwargs)
-    return Twin(fn, args, kwargs, "both")
+    return Twin(fn, args, kwargs, "both", is_tracked=not set(writes) & set(_STATISTICS))

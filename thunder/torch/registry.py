@@ -101,7 +101,8 @@ def symbol_name(fn: Any) -> str:
     if isinstance(fn, OpOverload):
         base = fn._schema.name.split("::")[1]
         return base if fn._overloadname == "default" else f"{base}.{fn._overloadname}"
-    return getattr(fn, "__name__", type(fn).__name__)
+    name = getattr(fn, "__name__", type(fn).__name__)
+    return fn.__self__.__name__ if name == "__get__" else name
 
 
 def symbol_id(fn: Any) -> Any:
@@ -140,16 +141,19 @@ def symbol_for(fn: Any) -> Symbol:
 
 @lru_cache(maxsize=None)
 def _takes_sizes(name: str) -> bool:
-    """Whether a method takes one list of ints, which may also be given one by one (`x.permute(1, 0)`)."""
+    """Whether a method takes one list of ints and nothing else by position, so that they may also be given one by one.
+
+    That is torch's own rule: `x.permute(1, 0)` is one list, `x.split(2, 0)`, `x.roll(1, 0)` and `x.logsumexp(1, True)` are not.
+    """
     packet = aten_packet(name)
     if packet is None:
         return False
-    for overload_name in packet.overloads():
-        arguments = getattr(packet, overload_name)._schema.arguments
-        positional = [a for a in arguments if not a.kwarg_only and not a.has_default_value()]
-        if len(positional) == 2 and str(positional[1].type) in ("List[int]", "List[SymInt]"):
-            return True
-    return False
+    schemas = [getattr(packet, overload)._schema.arguments for overload in packet.overloads()]
+    positional = [[a for a in arguments if not a.kwarg_only] for arguments in schemas]
+    # The real type: a dtype, as in `x.view(dtype)`, is an int to the schema.
+    if any(len(p) > 1 and str(p[1].real_type) in ("int", "SymInt") for p in positional):
+        return False
+    return any(len(p) == 2 and str(p[1].type) in ("List[int]", "List[SymInt]") for p in positional)
 
 
 @lru_cache(maxsize=None)

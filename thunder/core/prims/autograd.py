@@ -8,10 +8,14 @@ import torch
 
 from thunder.core.prims.base import make_prim
 from thunder.core.prims.inplace import fresh
-from thunder.core.symbol import OpTags, Traits
+from thunder.core.symbol import BoundSymbol, OpTags, Traits
 
 get_grad = make_prim(
-    "GET_GRAD", "get_grad", meta=lambda a: fresh(a, requires_grad=False), traits=Traits(is_barrier=True)
+    "GET_GRAD", "get_grad", meta=lambda a: fresh(a, requires_grad=False), traits=Traits(is_kept=True, is_barrier=True),
+    tags=(OpTags.DONT_DCE,),
+)  # fmt: skip
+get_grad.__dict__["__doc__"] = (
+    "The cotangent of `a`. Kept where nobody reads it: an output whose gradient is zero still requires a gradient."
 )
 put_grad = make_prim(
     "PUT_GRAD", "put_grad", meta=lambda a, g: None, traits=Traits(is_kept=True, is_barrier=True),
@@ -23,8 +27,14 @@ def _custom_vjp_meta(outs: Any, inputs: Any, body: Any) -> Any:
     return tuple(fresh(o) for o in outs)
 
 
+def _custom_vjp_printer(bsym: BoundSymbol, out: Any, args: Any, kwargs: Any) -> Any:
+    outs, inputs, body = args
+    left = ", ".join(getattr(o, "name", "_") for o in out) + ("," if len(out) == 1 else "")
+    return lambda show: f"({left}) = prims.custom_vjp({show(outs)}, {show(inputs)}, {show(body.graph_module)})"
+
+
 custom_vjp = make_prim(
-    "CUSTOM_VJP", "custom_vjp", meta=_custom_vjp_meta, python_impl=lambda outs, inputs, body: tuple(outs),
+    "CUSTOM_VJP", "custom_vjp", meta=_custom_vjp_meta, python_printer=_custom_vjp_printer, python_impl=lambda outs, inputs, body: tuple(outs),
     traits=Traits(is_barrier=True),
 )  # fmt: skip
 custom_vjp.__dict__["__doc__"] = (

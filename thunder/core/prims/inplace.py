@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from thunder.core.prims.base import make_prim
 from thunder.core.proxies import TensorProxy
-from thunder.core.symbol import OpTags, Traits
+from thunder.core.symbol import BoundSymbol, OpTags, Traits
 from thunder.core.tracing import get_tracectx
+
+
+ViewChain = tuple[tuple[Callable, tuple, dict, Any], ...]
 
 
 def fresh(like: TensorProxy, **changes: Any) -> TensorProxy:
@@ -32,11 +36,32 @@ copy_ = make_prim(
 )  # fmt: skip
 
 
+@dataclass(frozen=True, eq=False)
+class AliasRule:
+    """What a write through one tensor means for the other names of its memory: how their gradient flows.
+
+    views: for each alias the views that give it from the root. The first alias is the root, unless the root was written.
+    written: the views that give the written tensor from the root.
+    is_seen: autograd sees the write.
+    """
+
+    views: tuple[ViewChain, ...]
+    written: ViewChain
+    is_seen: bool
+
+
+def _update_aliases_printer(bsym: BoundSymbol, out: Any, args: Any, kwargs: Any) -> Any:
+    names = [", ".join(p.name for p in group) + ("," if len(group) == 1 else "") for group in (out, args[0], args[1])]
+    return f"({names[0]}) = prims.update_aliases(({names[1]}), after=({names[2]}))"
+
+
+def _update_aliases_meta(aliases: Any, after: Any = (), rule: Any = None) -> Any:
+    return tuple(fresh(a, layout=a.layout) for a in aliases)
+
+
 update_aliases = make_prim(
-    "UPDATE_ALIASES", "update_aliases",
-    meta=lambda aliases, after=(): tuple(fresh(a, layout=a.layout) for a in aliases),
-    python_impl=lambda aliases, after=(): tuple(aliases),
-    traits=Traits(is_barrier=True),
+    "UPDATE_ALIASES", "update_aliases", meta=_update_aliases_meta, python_printer=_update_aliases_printer,
+    python_impl=lambda aliases, after=(), rule=None: tuple(aliases), traits=Traits(is_barrier=True),
 )  # fmt: skip
 
 shallow_copy = make_prim(
@@ -66,9 +91,6 @@ strided_view = make_prim(
 )  # fmt: skip
 
 
-ViewChain = tuple[tuple[Callable, tuple, dict, Any], ...]
-
-
 def apply_views(base: Any, views: ViewChain) -> Any:
     """The view that a chain of view operations gives of `base`; each step is (function, arguments, keywords, output)."""
     for fn, args, kwargs, index in views:
@@ -96,6 +118,29 @@ view_update = make_prim(
         base, requires_grad=base.requires_grad or getattr(src, "requires_grad", False)
     ),
     torch_fn=_view_update, python_impl=_view_update,
+)  # fmt: skip
+
+
+def _write_through(
+    base: torch.Tensor, views: ViewChain, fn: Callable, where: int | str, args: tuple, kwargs: dict, strides: Any = None
+) -> torch.Tensor:
+    same = strides is None or tuple(base.stride()) == tuple(strides)
+    result = base.clone() if same else torch.empty_strided(base.shape, strides, dtype=base.dtype, device=base.device).copy_(base)
+    window = apply_views(result, views)
+    if isinstance(where, int):
+        fn(*args[:where], window, *args[where + 1 :], **kwargs)
+    else:
+        fn(*args, **{**kwargs, where: window})
+    return result
+
+
+write_through = make_prim(
+    "WRITE_THROUGH", "write_through", meta=None, torch_fn=_write_through, python_impl=_write_through,
+    traits=Traits(is_barrier=True),
+)  # fmt: skip
+random_write_through = make_prim(
+    "RANDOM_WRITE_THROUGH", "random_write_through", meta=None, torch_fn=_write_through, python_impl=_write_through,
+    traits=Traits(is_barrier=True, is_random=True),
 )  # fmt: skip
 
 
@@ -144,7 +189,15 @@ def _run_on_clones(fn: Callable, writes: tuple, args: tuple, kwargs: dict) -> tu
         else:
             kwargs[where] = cloned(kwargs[where])
     result = fn(*args_list, **kwargs)
-    return result, tuple(clones)
+    return _without(clones, result), tuple(clones)
+
+
+def _without(written: list[torch.Tensor], result: Any) -> Any:
+    """A result without the tensors that were written, which have their own place."""
+    if isinstance(result, tuple | list):
+        kept = [_without(written, r) for r in result]
+        return tuple(kept) if type(result) is tuple else kept
+    return None if any(result is w for w in written) else result
 
 
 run_on_clones = make_prim(

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from thunder.core.errors import UnsupportedOpError
 from thunder.core.origin import BACKWARD, origin
 from thunder.core.proxies import AnyProxy, TensorProxy
 from thunder.core.prims.base import make_prim
@@ -166,6 +167,7 @@ class _Recorder(TorchDispatchMode):
             if r == old:
                 self.refs[known] = ref
         meta = TensorMeta(tuple(concrete(s) for s in target.shape), target.dtype, target.device)
+        args = (*args, *_defaults_after(func, functional, len(args)))
         self.nodes.append(TemplateNode(functional, args, kwargs, ref, {ref.n: meta}, False))
 
     n_inputs = 0
@@ -176,11 +178,20 @@ def _functional_overload(func: OpOverload) -> OpOverload | None:
     if not name.endswith("_") or func.namespace != "aten":
         return None
     packet = aten_packet(name[:-1])
-    if packet is None or func._overloadname not in packet.overloads():
+    if packet is None:
         return None
-    twin = getattr(packet, func._overloadname)
-    same = [str(a.type) for a in twin._schema.arguments] == [str(a.type) for a in func._schema.arguments]
-    return twin if same and not twin._schema.is_mutable else None
+    wanted = [str(a.type) for a in func._schema.arguments]
+    names = sorted(packet.overloads(), key=lambda o: o != func._overloadname)
+    for twin in (getattr(packet, o) for o in names):
+        if not twin._schema.is_mutable and [str(a.type) for a in twin._schema.arguments] == wanted:
+            return twin
+    return None
+
+
+def _defaults_after(func: OpOverload, twin: OpOverload, n: int) -> list[Any]:
+    """Defaults of a writing call that its twin demands (`bernoulli_(p=0.5)`, `bernoulli(p)`)."""
+    arguments = list(zip(func._schema.arguments, twin._schema.arguments, strict=True))[n:]
+    return [a.default_value for a, t in arguments if not t.kwarg_only and not t.has_default_value()]
 
 
 def _stride_agnostic(func: OpOverload) -> OpOverload:
@@ -317,7 +328,7 @@ def auto_vjp(node: BoundSymbol, args: tuple, kwargs: dict) -> tuple[Any, Pullbac
     assert fn is not None
     trace = get_tracectx()
     inputs = _distinct_tensors((args, kwargs))
-    outs = [o for o in node.flat_outs if isinstance(o, TensorProxy)]
+    outs = _output_tensors(node)
     wanted = [o.requires_grad for o in outs]
     try:
         template = template_for(fn, args, kwargs, wanted)
@@ -355,6 +366,31 @@ def auto_vjp(node: BoundSymbol, args: tuple, kwargs: dict) -> tuple[Any, Pullbac
         return [(p, None if r is None else local[r.n]) for p, r in zip(tracked, played.grads, strict=True)]
 
     return result, pullback
+
+
+def operator_vjp(node: BoundSymbol) -> Pullback:
+    """`auto_vjp` of an executor's operator, whose function may be out of autograd's reach: UnsupportedOpError says so."""
+    fn, sym = node.sym.torch_fn, node.sym
+    advice = "give it one: register_implementation(op, op, vjp=...)"
+    try:
+        template = template_for(fn, node.args, node.kwargs, [p.requires_grad for p in _output_tensors(node)])  # type: ignore[arg-type]
+    except NeedsAutograd:
+        template = None
+    except (RuntimeError, TypeError, ValueError, NotImplementedError, AttributeError) as e:
+        raise UnsupportedOpError(
+            f"the operator {sym.name} of the executor {sym.executor.name} has no gradient rule, and autograd cannot "
+            f"follow its function ({e}); {advice}"
+        ) from e
+    if template is not None and not any(template.grads):
+        raise UnsupportedOpError(
+            f"the operator {sym.name} of the executor {sym.executor.name} has no gradient rule, and its function gives a "
+            f"result that autograd does not track; {advice}"
+        )
+    return auto_vjp(node, node.args, node.kwargs)[1]
+
+
+def _output_tensors(node: BoundSymbol) -> list[TensorProxy]:
+    return [o for o in node.flat_outs if isinstance(o, TensorProxy)]
 
 
 def _rename_outputs(trace: TraceCtx, node: BoundSymbol, outs: list, refs: list, env: dict[int, Any]) -> Any:
@@ -443,6 +479,10 @@ def _run_autograd_call(fn: Callable, args: tuple, kwargs: dict, tracked: tuple) 
 autograd_call = make_prim(
     "AUTOGRAD_CALL", "autograd_call", meta=None, python_impl=_run_autograd_call, traits=Traits(is_barrier=True)
 )
+random_autograd_call = make_prim(
+    "RANDOM_AUTOGRAD_CALL", "random_autograd_call", meta=None, python_impl=_run_autograd_call,
+    traits=Traits(is_barrier=True, is_random=True),
+)  # fmt: skip
 autograd_backward = make_prim(
     "AUTOGRAD_BACKWARD", "autograd_backward", meta=None,
     python_impl=lambda graph, cotangents: graph.grads(cotangents), traits=Traits(is_barrier=True),
@@ -454,7 +494,8 @@ def _autograd_call(
 ) -> tuple[Any, Pullback]:
     tracked = [p for p in inputs if p.requires_grad]
     graph = AnyProxy(None, name=trace.make_name(prefix="graph"))
-    trace.emit(autograd_call, (node.sym.torch_fn, args, kwargs, tuple(tracked)), {}, (node.output, graph))
+    call = random_autograd_call if node.sym.traits.is_random else autograd_call
+    trace.emit(call, (node.sym.torch_fn, args, kwargs, tuple(tracked)), {}, (node.output, graph))
 
     def pullback(cotangents: Sequence[Any]) -> list[tuple[TensorProxy, Any]]:
         trace = get_tracectx()

@@ -19,7 +19,7 @@ from thunder.core.pytree import tree_flatten
 from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx, from_trace
 from thunder.core.tracing import tracectx
-from thunder.core.transforms.auto_vjp import auto_vjp, backward_origin, zeros_for
+from thunder.core.transforms.auto_vjp import auto_vjp, backward_origin, operator_vjp, zeros_for
 from thunder.core.transforms.custom_backward import CustomBackward
 from thunder.core.transforms.rules import find_rule, grad_rule, pair_gradients
 from thunder.torch.registry import symbol_for
@@ -116,7 +116,7 @@ class Autodiff:
         elif legacy is not None:
             self._apply_legacy(node, legacy)
         elif node.sym.torch_fn is not None:
-            _, auto = auto_vjp(node, node.args, node.kwargs)
+            auto = auto_vjp(node, node.args, node.kwargs)[1] if node.sym.executor is None else operator_vjp(node)
             self._remember(node, auto, outs)
         elif node.sym.meta is not None and not node.sym.is_prim:
             self._decompose(node)
@@ -216,13 +216,9 @@ class Autodiff:
             g = c[0]
             pairs: Pairs = []
             if base.requires_grad:
-                out = base.replace(name=self.joint.make_name(prefix="t"), requires_grad=False, layout=None)
-                self.joint.emit(prims.view_update, (g, 0, views), node.kwargs, out)
-                pairs.append((base, out))
+                pairs.append((base, self._emitted(prims.view_update, (g, 0, views), base, node.kwargs)))
             if isinstance(src, TensorProxy) and src.requires_grad:
-                out = src.replace(name=self.joint.make_name(prefix="t"), requires_grad=False, layout=None)
-                self.joint.emit(prims.view_of, (g, views), node.kwargs, out)
-                pairs.append((src, out))
+                pairs.append((src, self._emitted(prims.view_of, (g, views), src, node.kwargs)))
             return pairs
 
         self._remember(node, pull, [node.output])
@@ -235,16 +231,53 @@ class Autodiff:
             g = c[0]
             pairs: Pairs = []
             if a.requires_grad:
-                out = a.replace(name=self.joint.make_name(prefix="t"), requires_grad=False, layout=None)
-                self.joint.emit(prims.copy_with_setitem, (g, key, 0), {}, out)
-                pairs.append((a, out))
+                pairs.append((a, self._emitted(prims.copy_with_setitem, (g, key, 0), a)))
             if isinstance(value, TensorProxy) and value.requires_grad:
-                out = value.replace(name=self.joint.make_name(prefix="t"), requires_grad=False, layout=None)
-                self.joint.emit(prims.setitem_value_grad, (g, key, value.shape, value.torch_dtype), {}, out)
-                pairs.append((value, out))
+                args = (g, key, value.shape, value.torch_dtype)
+                pairs.append((value, self._emitted(prims.setitem_value_grad, args, value)))
             return pairs
 
         self._remember(node, pull, [node.output])
+
+    def _copy(self, node: BoundSymbol) -> None:
+        """A write that autograd sees passes the gradient to what was written, any other one to what was there."""
+        src, dst = node.args
+        self.joint.add_bound_symbol(node)
+        source = src if node.kwargs.get("grad_enabled", True) else dst
+        self._remember(node, lambda c: [(source, c[0])], [node.output])
+
+    def _update_aliases(self, node: BoundSymbol) -> None:
+        """Each alias is a view of the root; the root is its old self outside of what was written."""
+        aliases, after, rule = node.args
+        self.joint.add_bound_symbol(node)
+        root_was_written = not rule.written
+        root = after[0] if root_was_written else node.output[0]
+
+        def play(cotangents: _Cotangents) -> None:
+            views = rule.views if root_was_written else rule.views[1:]
+            outs = node.output if root_was_written else node.output[1:]
+            for out, chain in zip(outs, views, strict=True):
+                g = cotangents.get(out)
+                if g is not None and root.requires_grad:
+                    zeros = zeros_for(self.joint, root)
+                    cotangents.put(root, self._emitted(prims.view_update, (zeros, g, chain), root))
+            g = None if root_was_written else cotangents.get(root)
+            if g is None:
+                return
+            if not rule.is_seen:
+                cotangents.put(aliases[0], g)
+                return
+            if aliases[0].requires_grad:
+                cotangents.put(aliases[0], self._emitted(prims.view_update, (g, 0, rule.written), root))
+            if after[0].requires_grad:
+                cotangents.put(after[0], self._emitted(prims.view_of, (g, rule.written), after[0]))
+
+        self.pullbacks.append((node, play))
+
+    def _emitted(self, sym: Any, args: tuple, like: TensorProxy, kwargs: Any = None) -> TensorProxy:
+        out = like.replace(name=self.joint.make_name(prefix="t"), requires_grad=False, layout=None)
+        self.joint.emit(sym, args, kwargs or {}, out)
+        return out
 
     def _custom_vjp(self, node: BoundSymbol) -> None:
         self.joint.add_bound_symbol(node)
@@ -268,6 +301,8 @@ _STRUCTURAL: dict[Any, Callable[[Autodiff, BoundSymbol], None]] = {
     prims.view_update: Autodiff._view_update,
     prims.copy_with_setitem: Autodiff._setitem,
     prims.custom_vjp: Autodiff._custom_vjp,
+    prims.copy_: Autodiff._copy,
+    prims.update_aliases: Autodiff._update_aliases,
 }
 
 

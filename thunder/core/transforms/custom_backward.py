@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
+
 from thunder.core import prims
 from thunder.core.errors import ThunderRuntimeError
 from thunder.core.functionalization import Functionalizer
@@ -17,6 +19,7 @@ from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx, from_trace
 from thunder.core.transforms.auto_vjp import zeros_for
+from thunder.torch.registry import symbol_for
 
 
 class CustomBackward:
@@ -62,12 +65,26 @@ class CustomBackward:
             raise ThunderRuntimeError(
                 f"a custom backward returned {len(grads)} gradients, but its forward has {len(inputs)} inputs"
             )
-        for a, g in zip(targets, grads, strict=True):
-            if isinstance(g, TensorProxy) and isinstance(a, TensorProxy) and tuple(a.shape) != tuple(g.shape):
+        return [(a, self._fitted(a, g, n)) for n, (a, g) in enumerate(zip(targets, grads, strict=True))]
+
+    def _fitted(self, a: Any, g: Any, index: int) -> Any:
+        """A gradient in the shape and dtype of its input: summed over what was broadcast, as torch does."""
+        if not isinstance(g, TensorProxy) or not isinstance(a, TensorProxy) or not a.requires_grad:
+            return g
+        if tuple(a.shape) != tuple(g.shape):
+            if not _expands_to(tuple(a.shape), tuple(g.shape)):
                 raise ThunderRuntimeError(
-                    f"a custom backward returned a gradient of shape {tuple(g.shape)} for an input of shape {tuple(a.shape)}"
+                    f"a custom backward returned an invalid gradient at index {index}: got {list(g.shape)}, "
+                    f"but expected a shape compatible with {list(a.shape)}"
                 )
-        return list(zip(targets, grads, strict=True))
+            out = a.replace(name=self.joint.make_name(prefix="t"), dtype=g.dtype, requires_grad=False, layout=None)
+            self.joint.emit(symbol_for(torch.Tensor.sum_to_size), (g, tuple(a.shape)), {}, out)
+            g = out
+        if g.dtype != a.dtype:
+            out = a.replace(name=self.joint.make_name(prefix="t"), requires_grad=False, layout=None)
+            self.joint.emit(symbol_for(torch.Tensor.to), (g, a.torch_dtype), {}, out)
+            g = out
+        return g
 
     def write_back(self, outputs: Sequence[TensorProxy]) -> None:
         """Writes what backward has changed in memory that outlives it: the inputs' and the outputs'."""
@@ -77,6 +94,8 @@ class CustomBackward:
             if storage.version == self._versions.get(s, 0) or s not in self._versions:
                 continue
             root = info.values[storage.root]
+            if self.functionalizer.is_physical(root):
+                continue
             target = root.proxy if storage.is_input else self._started_as.get(storage.root)
             if target is None or not (storage.is_input or target.name in visible):
                 continue
@@ -89,3 +108,9 @@ class CustomBackward:
     def _started_as(self) -> dict[str, Any]:
         return self.functionalizer.forward_values
 
+
+def _expands_to(shape: tuple, wider: tuple) -> bool:
+    """Whether a tensor of `shape` can be broadcast to `wider`."""
+    if len(shape) > len(wider):
+        return False
+    return all(a in (1, b) for a, b in zip(reversed(shape), reversed(wider), strict=False))

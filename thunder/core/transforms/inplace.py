@@ -7,6 +7,7 @@ back as outputs, views of inputs and of other outputs, and writes to inputs that
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,7 @@ from thunder.core.alias_analysis import Storage, Value
 from thunder.core.functionalization import Functionalizer
 from thunder.core.origin import NO_GRAD, origin
 from thunder.core.proxies import Proxy, TensorProxy
+from thunder.core.pytree import tree_iter
 from thunder.core.trace import TraceCtx, from_trace
 from thunder.core.tracing import tracectx
 from thunder.torch.registry import symbol_for
@@ -67,7 +69,7 @@ class _Outputs:
 
     def write_input(self, storage: Storage, root: Value) -> None:
         """The epilogue's write of an input's new value, which autograd sees."""
-        new = self.compute(self.fz.read(root.proxy))
+        new = self.compute(self.fz.returned(self.fz.read(root.proxy), storage))
         target = self._input_tensor(root)
         out = new.replace(name=self.epilogue.unique_name(f"{target.name}_written"), layout=None)
         self.epilogue.emit(symbol_for(torch.Tensor.copy_), (target, new), {}, out)
@@ -111,21 +113,38 @@ class _Outputs:
     def _replay(self, value: Value, parent: Any) -> Any:
         node = value.node
         assert node is not None
-        own = self.epilogue.unique_name(f"{value.proxy.name}_view")
-        if any(isinstance(a, TensorProxy) for a in node.flat_proxy_args[1:]):
-            layout = value.proxy.layout
-            offset = layout.offset - self.fz.info.values[value.parent].proxy.layout.offset  # type: ignore
-            out = value.proxy.replace(name=own)
-            self.epilogue.emit(prims.strided_view, (parent, out.shape, layout.strides, offset), {}, out)  # type: ignore
-            return out
-        names = {o.name: o.replace(name=own if o.name == value.proxy.name else self.epilogue.unique_name(f"{o.name}_view")) for o in node.flat_proxy_outs if isinstance(o, TensorProxy)}  # fmt: skip
-        replayed = node.renamed(names, inputs=False)
-        with origin(node.origin):
-            if NO_GRAD in node.tags:
-                self.epilogue.emit(prims.set_grad_enabled, (False,), {}, None)
-            self.epilogue.emit(node.sym, (parent, *node.args[1:]), node.kwargs, replayed.output)
-            if NO_GRAD in node.tags:
-                self.epilogue.emit(prims.set_grad_enabled, (True,), {}, None)
+        reads_tensors = any(isinstance(a, TensorProxy) for a in tree_iter((node.args[1:], node.kwargs)))
+        with origin(node.origin), self._grad_mode(NO_GRAD in node.tags):
+            return self._strided(value, parent) if reads_tensors else self._repeated(value, parent)
+
+    @contextmanager
+    def _grad_mode(self, is_off: bool) -> Any:
+        """The epilogue makes a view without autograd where the user did."""
+        if is_off:
+            self.epilogue.emit(prims.set_grad_enabled, (False,), {}, None)
+        yield
+        if is_off:
+            self.epilogue.emit(prims.set_grad_enabled, (True,), {}, None)
+
+    def _strided(self, value: Value, parent: Any) -> Any:
+        """A view that other tensors determine, by the geometry that it was captured with."""
+        layout, above = value.proxy.layout, self.fz.info.values[value.parent].proxy.layout  # type: ignore[index]
+        out = value.proxy.replace(name=self.epilogue.unique_name(f"{value.proxy.name}_view"))
+        args = (parent, out.shape, layout.strides, layout.offset - above.offset)  # type: ignore[union-attr]
+        self.epilogue.emit(prims.strided_view, args, {}, out)
+        return out
+
+    def _repeated(self, value: Value, parent: Any) -> Any:
+        """A view by the operation that the user called; its other outputs are made on the way."""
+        node = value.node
+        assert node is not None
+        names = {
+            o.name: o.replace(name=self.epilogue.unique_name(f"{o.name}_view"))
+            for o in node.flat_proxy_outs
+            if isinstance(o, TensorProxy)
+        }
+        output = node.renamed(names, inputs=False).output
+        self.epilogue.emit(node.sym, (parent, *node.args[1:]), node.kwargs, output)
         for was, now in names.items():
             self.made.setdefault(was, now)
         return names[value.proxy.name]
@@ -172,10 +191,10 @@ def _write_inputs(fz: Functionalizer, plan: _Outputs) -> None:
         if not storage.is_input or not storage.version:
             continue
         root = fz.info.values[storage.root]
-        if fz.is_physical(root):
-            continue
         if storage.has_tracked_write:
             plan.write_input(storage, root)
+            continue
+        if fz.is_physical(root):
             continue
         with origin(add_tags=(NO_GRAD,), pass_name="functionalization"):
             value = fz.read(root.proxy)

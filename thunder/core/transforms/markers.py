@@ -11,12 +11,17 @@ from thunder.core.rewrite import KEEP, rewrite
 from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx
 
-_MARKERS = (prims.custom_vjp, prims.late_saved, prims.update_data, prims.shallow_copy)
+_MARKERS = (prims.custom_vjp, prims.late_saved, prims.update_data, prims.shallow_copy, prims.update_aliases)
 
 
 @dataclass(frozen=True)
 class RemoveMarkers(Pass):
-    """Replaces custom_vjp, update_data and shallow_copy by the value that they pass on. O(nodes)."""
+    """Replaces custom_vjp, update_data and shallow_copy by the value that they pass on. O(nodes).
+
+    with_aliases: also `update_aliases`, for programs that keep their writes in program order.
+    """
+
+    with_aliases: bool = False
 
     name: ClassVar[str] = "remove_markers"
     title: ClassVar[str] = "Remove autograd markers"
@@ -33,6 +38,8 @@ class RemoveMarkers(Pass):
                 return node.args[1]
             if node.sym is prims.shallow_copy:
                 return node.args[0]
+            if node.sym is prims.update_aliases and self.with_aliases:
+                return tuple(node.args[0])
             return None if node.sym is prims.late_saved else KEEP
 
         return rewrite(trace, rule, self.name)

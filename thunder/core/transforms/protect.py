@@ -7,12 +7,12 @@ from typing import Any, ClassVar
 
 import torch
 
-from thunder.core.origin import RECOMPUTE_IN_BACKWARD
+from thunder.core import prims
+from thunder.core.origin import RECOMPUTE_IN_BACKWARD, origin
 from thunder.core.passes import Pass, PassContext
 from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx, from_trace
-from thunder.core.origin import origin
 from thunder.core.tracing import tracectx
 from thunder.torch.registry import symbol_for
 
@@ -35,37 +35,107 @@ def may_be_view(node: BoundSymbol) -> bool:
     )
 
 
-def aliases_of(nodes: list[BoundSymbol], roots: set[str]) -> set[str]:
-    """Names that may share memory with `roots`. O(nodes)."""
-    found = set(roots)
-    for node in nodes:
-        if any(p.name in found for p in node.flat_proxy_args) and may_be_view(node):
-            found.update(o.name for o in node.defined)
-    return found
+def _view_pairs(node: BoundSymbol) -> list[tuple[Any, Any]]:
+    """The inputs and outputs of a node that may share memory."""
+    if not may_be_view(node):
+        return []
+    if node.sym is prims.custom_vjp:
+        return [(a, o) for a, o in zip(node.args[0], node.output, strict=True) if isinstance(a, TensorProxy)]
+    if node.sym is prims.update_data:
+        return [(node.args[1], node.output)]
+    return [(p, o) for p in node.flat_proxy_args for o in node.defined]
+
+
+class _Memory:
+    """Which names share memory, and which of them a write has left with another value. Grows node by node."""
+
+    def __init__(self) -> None:
+        self._parent: dict[str, str] = {}
+        self._members: dict[str, list[str]] = {}
+        self.stale: set[str] = set()
+
+    def _root(self, name: str) -> str:
+        while (up := self._parent.get(name, name)) != name:
+            name = up
+        return name
+
+    def join(self, a: str, b: str) -> None:
+        """The two names may share memory; the smaller group joins the larger."""
+        ra, rb = self._root(a), self._root(b)
+        if ra == rb:
+            return
+        if len(self._members.get(ra, (ra,))) < len(self._members.get(rb, (rb,))):
+            ra, rb = rb, ra
+        self._parent[rb] = ra
+        self._members.setdefault(ra, [ra]).extend(self._members.pop(rb, [rb]))
+
+    def write(self, name: str, new: set[str]) -> None:
+        """All names of this memory but `new` are stale."""
+        root = self._root(name)
+        self.stale.update(set(self._members.get(root, [root])) - new)
+
+    def see(self, node: BoundSymbol) -> None:
+        """Enters a node: its views join their inputs, its writes make names stale."""
+        if node.sym is prims.update_aliases:
+            for old, new in zip(node.args[0], node.output, strict=True):
+                self.join(old.name, new.name)
+                self.stale.discard(new.name)
+            self.stale.update(a.name for a in node.args[0])
+            return
+        for p, o in _view_pairs(node):
+            self.join(p.name, o.name)
+        for w in node.written:
+            for o in node.defined:
+                self.join(w.name, o.name)
+            self.write(w.name, {o.name for o in node.defined})
 
 
 @dataclass(frozen=True)
 class ProtectOverwritten(Pass):
-    """Backward (and what it recomputes) reads clones of what forward, or the epilogue, writes over. O(nodes)."""
+    """A read of a value whose memory was written before becomes a read of a clone, made where the value was. O(nodes α).
+
+    What forward recomputes in backward reads last of all; `written` names inputs that the epilogue writes.
+    """
 
     name: ClassVar[str] = "protect_overwritten"
-    title: ClassVar[str] = "Keep values that forward overwrites"
+    title: ClassVar[str] = "Keep values that are overwritten"
     stage: ClassVar[str] = "joint"
     written: frozenset = frozenset()
 
     def apply(self, trace: TraceCtx, ctx: PassContext) -> TraceCtx:
-        nodes = trace.bound_symbols
-        forward = [n for n in nodes if not n.is_backward]
-        written = set(self.written) | {w.name for n in forward for w in n.written}
-        stale = aliases_of(forward, written) if written else set()
-        read = {p.name for n in nodes for p in n.flat_proxy_args if n.is_backward or RECOMPUTE_IN_BACKWARD in n.tags}
-        needed = stale & read
-        if not needed:
+        if not self.written and not any(n.written for n in trace.bound_symbols):
             return trace
-        return _with_clones(trace, needed)
+        needed = self._stale_reads(trace.bound_symbols)
+        return _with_clones(trace, needed) if needed else trace
+
+    def _stale_reads(self, nodes: list[BoundSymbol]) -> dict[str, set[int]]:
+        """For each name, the positions of the nodes that read it too late."""
+        memory = _Memory()
+        reads: dict[str, set[int]] = {}
+        late: list[tuple[int, BoundSymbol]] = []
+        in_backward = False
+
+        def check(index: int, node: BoundSymbol) -> None:
+            for p in node.flat_proxy_args:
+                if p.name in memory.stale and isinstance(p, TensorProxy):
+                    reads.setdefault(p.name, set()).add(index)
+
+        for index, node in enumerate(nodes[:-1]):
+            if node.is_backward and not in_backward:
+                in_backward = True
+                for name in self.written:
+                    memory.write(name, set())
+            if RECOMPUTE_IN_BACKWARD in node.tags and not node.is_backward:
+                late.append((index, node))
+            elif node.sym not in (prims.update_aliases, prims.get_grad):
+                check(index, node)
+            memory.see(node)
+        for index, node in late:
+            check(index, node)
+        return reads
 
 
-def _with_clones(trace: TraceCtx, needed: set[str]) -> TraceCtx:
+def _with_clones(trace: TraceCtx, needed: dict[str, set[int]]) -> TraceCtx:
     new = from_trace(trace)
     clones: dict[str, Any] = {}
 
@@ -78,12 +148,13 @@ def _with_clones(trace: TraceCtx, needed: set[str]) -> TraceCtx:
         for a in trace.args:
             if isinstance(a, TensorProxy) and a.name in needed:
                 clone(a)
-        for node in trace.bound_symbols[:-1]:
-            late = node.is_backward or RECOMPUTE_IN_BACKWARD in node.tags
-            new.add_bound_symbol(node.renamed(clones, outputs=False) if late and not node.written else node)
+        for index, node in enumerate(trace.bound_symbols[:-1]):
+            own = {p.name: clones[p.name] for p in node.flat_proxy_args if index in needed.get(p.name, ())}
+            new.add_bound_symbol(node.renamed(own, outputs=False))
             for o in node.defined:
-                if o.name in needed and not node.is_backward and isinstance(o, TensorProxy):
-                    with origin(replace(node.origin, tags=frozenset()), pass_name="protect_overwritten"):
+                if o.name in needed and isinstance(o, TensorProxy):
+                    tags = node.tags - {RECOMPUTE_IN_BACKWARD}
+                    with origin(replace(node.origin, tags=tags), pass_name="protect_overwritten"):
                         clone(o)
         new.add_bound_symbol(trace.bound_symbols[-1])
     return new

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from thunder.core.dtypes import is_inexact_dtype
 from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.pytree import tree_flatten
 from thunder.core.symbol import BoundSymbol, Symbol
@@ -108,7 +109,7 @@ def pair_gradients(node: BoundSymbol, args: tuple, kwargs: dict, grads: Any) -> 
     grads = list(grads) if isinstance(grads, tuple | list) else [grads]
     flat = tree_flatten((args, kwargs))[0]
     tensors = [p for p in flat if isinstance(p, TensorProxy)]
-    differentiable = [p for p in tensors if p.dtype.is_inexact]
+    differentiable = [p for p in tensors if is_inexact_dtype(p.dtype)]
     values: Sequence[Any] = list(args)
     for candidate in (values, flat, tensors, differentiable):
         if len(candidate) == len(grads):

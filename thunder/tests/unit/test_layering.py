@@ -27,6 +27,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "thunder.core.pytree",
         "thunder.core.torch_compat",
         "thunder.core.codeutils",
+        "thunder.core.compile_data",
     ),
     "L2 IR": (
         "thunder.core.origin",
@@ -51,6 +52,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "thunder.core.functionalization",
         "thunder.core.alias_analysis",
         "thunder.core.update_aliases",
+        "thunder.core.overlap",
         "thunder.core.transforms",
         "thunder.transforms",
         "thunder.distributed",
@@ -93,6 +95,8 @@ FACADES: frozenset[str] = frozenset(
         "thunder.core.transforms",
         "thunder.core.utils",
         "thunder.core.vjp_utils",
+        "thunder.executors.data_dependent_partition",
+        "thunder.executors.torch_compile",
     }
 )
 

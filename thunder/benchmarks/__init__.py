@@ -1,0 +1,1 @@
+"""Benchmarks: `python -m thunder.benchmarks` compares eager, torch.compile and thunder side by side."""

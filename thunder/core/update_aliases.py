@@ -1,0 +1,95 @@
+"""In-place programs with their writes.
+
+A write stays a write (`prims.copy_` of the new value), and right after it `prims.update_aliases` gives new names to every
+other tensor that lies in the memory written. So data flow alone gives the order: whatever reads a new name runs after the
+write, and nothing reads an old name any more.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from thunder.core import prims
+from thunder.core.alias_analysis import Storage, Value
+from thunder.core.functionalization import Functionalizer
+from thunder.core.prims.inplace import AliasRule
+from thunder.core.proxies import TensorProxy
+from thunder.torch.registry import symbol_for
+import torch
+
+
+class AliasUpdater(Functionalizer):
+    """The engine of `skip_inplace_functionalization=True`: same analysis as functionalization, other rewrite."""
+
+    def write(self, p: TensorProxy, new: TensorProxy, tracked: bool = True) -> None:
+        """Writes `new` into the memory of `p` and renames what else lies there."""
+        if p.name not in self.info.values:
+            self.info.add_root(p, p)
+        value, storage = self.info.values[p.name], self.info.storage_of(p.name)
+        old = self.read(p)
+        is_seen = tracked and self.info.is_tracked(p.name)
+        requires_grad = new.requires_grad if tracked else old.requires_grad
+        out = old.replace(name=self.trace.unique_name(f"{_base(p.name)}_w"), requires_grad=requires_grad)
+        kwargs = {} if tracked else {"grad_enabled": False}
+        self.trace.emit(prims.copy_, (new, old), kwargs, out)
+        if storage is None:
+            value.current = out
+            return
+        storage.has_tracked_write |= is_seen and (new.requires_grad or old.requires_grad)
+        self._rename_others(storage, value, out, is_seen)
+
+    def _rename_others(self, storage: Storage, value: Value, new: TensorProxy, is_seen: bool) -> None:
+        """Gives every other name of the memory a new one, the root's first."""
+        root = self.info.values[storage.root]
+        written = self.info.view_chain(value.proxy.name)
+        others = [self.info.values[m] for m in storage.members if m not in (value.proxy.name, root.proxy.name)]
+        others = [v for v in others if isinstance(v.current, TensorProxy) and v.version == storage.version]
+        same = [v for v in others if not written and not self.info.view_chain(v.proxy.name)]
+        others = [v for v in others if v not in same]
+        renamed = others if not written else [root, *others]
+        storage.version += 1
+        for v in (value, *same, *(() if written else (root,))):
+            v.current, v.version = new, storage.version
+        if not renamed:
+            return
+        aliases = tuple(v.current for v in renamed)
+        root_grad = new.requires_grad if not written else root.current.requires_grad or (is_seen and new.requires_grad)
+        outs = tuple(
+            a.replace(
+                name=self.trace.unique_name(f"{_base(v.proxy.name)}_w"),
+                requires_grad=root_grad and self.info.is_tracked(v.proxy.name),
+            )
+            for v, a in zip(renamed, aliases, strict=True)
+        )
+        views = tuple(self.info.view_chain(v.proxy.name) for v in renamed)
+        self.trace.emit(prims.update_aliases, (aliases, (new,), AliasRule(views, written, is_seen)), {}, outs)
+        for v, out in zip(renamed, outs, strict=True):
+            v.current, v.version = out, storage.version
+
+    def _adopt(self, storage: Storage, o: TensorProxy, result: TensorProxy) -> None:
+        value = self.info.values[o.name]
+        self._rename_others(storage, value, result, True)
+        own = self.info.values[result.name]
+        own.current, own.version = result, storage.version
+
+    def is_physical(self, root: Value) -> bool:
+        return True
+
+    def returned(self, current: TensorProxy, storage: Storage) -> TensorProxy:
+        """A value that the computation returns for the epilogue to write: not the memory of the input itself."""
+        if not storage.is_input:
+            return current
+        out = current.replace(name=self.trace.unique_name(f"{current.name}_value"), layout=None)
+        self.trace.emit(symbol_for(torch.clone), (current,), {}, out)
+        return out
+
+
+def _base(name: str) -> str:
+    """The captured name behind `name_w`, `name_w_2`."""
+    stem, _, version = name.rpartition("_w")
+    return stem if stem and not version.strip("_0123456789") else name
+
+
+def alias_engine(options: Any) -> type[Functionalizer]:
+    """The engine that the compile options ask for."""
+    return AliasUpdater if options.skip_inplace_functionalization else Functionalizer

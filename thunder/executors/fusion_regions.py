@@ -1,0 +1,484 @@
+"""Which nodes of a trace run as one: the search for fusion regions, and the base of executors that fuse them.
+
+A region is forward or backward, recomputed or not, never both. What writes memory, draws random numbers, starts a
+gradient or talks to other processes is in no region, and nothing is moved across it that could tell.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from thunder.core import prims
+from thunder.core.compile_data import get_compile_option
+from thunder.core.errors import ThunderRuntimeError
+from thunder.core.log import get_logger
+from thunder.core.origin import RECOMPUTE_IN_BACKWARD, Origin, origin
+from thunder.core.proxies import FutureTensorProxy, Proxy, TensorProxy
+from thunder.core.symbol import BoundSymbol
+from thunder.core.torch_compat import OpOverload, aten_packet
+from thunder.core.trace import TraceCtx, from_trace
+from thunder.core.tracing import tracectx
+from thunder.core.transforms.dce import live_nodes
+from thunder.core.transforms.protect import may_be_view
+from thunder.extend.executor import FusionExecutor
+
+_log = get_logger("fusions")
+
+FusionType = Literal["consecutive", "dataflow"]
+CanFuse = Callable[[BoundSymbol], bool]
+FusionClass = tuple[bool, bool]
+
+
+# What may be fused at all
+
+
+def is_collective(node: BoundSymbol) -> bool:
+    """Whether the node starts, or waits for, an exchange between processes."""
+    if any(isinstance(p, FutureTensorProxy) for p in (*node.flat_args, *node.flat_outs)):
+        return True
+    fn = node.sym.torch_fn
+    return isinstance(fn, OpOverload) and "c10d" in fn.namespace
+
+
+def is_fusion_barrier(node: BoundSymbol) -> bool:
+    """Whether no region may contain the node, whatever an executor says."""
+    structural = node.sym.is_fusion or not node.defined or node.sym is prims.get_grad
+    return structural or node.has_effects or is_collective(node)
+
+
+def fusion_class(node: BoundSymbol) -> FusionClass:
+    """What the nodes of one region have in common."""
+    return node.is_backward, RECOMPUTE_IN_BACKWARD in node.tags
+
+
+# Order that data flow does not show
+
+
+class _Memory:
+    """Groups of names that may share memory (union-find)."""
+
+    def __init__(self) -> None:
+        self._parent: dict[Hashable, Hashable] = {}
+
+    def find(self, key: Hashable) -> Hashable:
+        parent = self._parent
+        while (up := parent.get(key, key)) != key:
+            parent[key] = parent.get(up, up)
+            key = parent[key]
+        return key
+
+    def join(self, keys: Iterable[Hashable]) -> None:
+        roots = list(dict.fromkeys(self.find(k) for k in keys))
+        for other in roots[1:]:
+            self._parent[other] = roots[0]
+
+    def see(self, tensors: Iterable[TensorProxy]) -> None:
+        """Enters tensors with the storage that they had when the program was captured."""
+        for t in tensors:
+            if t.layout is not None:
+                self.join((("storage", t.layout.storage), t.name))
+
+
+def may_share_memory(node: BoundSymbol) -> bool:
+    """Whether outputs may lie in the memory of inputs: by schema of any overload, or as new names of that memory."""
+    if node.written or node.sym is prims.update_aliases or may_be_view(node):
+        return True
+    packet = None if isinstance(node.sym.torch_fn, OpOverload) else aten_packet(node.sym.name)
+    if packet is None:
+        return False
+    returns = [r for name in packet.overloads() for r in getattr(packet, name)._schema.returns]
+    return any(r.alias_info is not None and not r.alias_info.is_write for r in returns)
+
+
+def _memory_of(trace: TraceCtx, nodes: Sequence[BoundSymbol]) -> _Memory:
+    memory = _Memory()
+    args = [a for a in trace.args if isinstance(a, TensorProxy)]
+    memory.see(args)
+    # Inputs of unknown layout may be views of one another.
+    memory.join(a.name for a in args if a.layout is None)
+    for node in nodes:
+        outs = [o for o in node.defined if isinstance(o, TensorProxy)]
+        memory.see(outs)
+        if outs and may_share_memory(node):
+            memory.join([p.name for p in node.flat_proxy_args if isinstance(p, TensorProxy)] + [o.name for o in outs])
+    return memory
+
+
+def _is_fence(node: BoundSymbol) -> bool:
+    """Whether everything before the node stays before it, and everything after it after: it changes a mode."""
+    traits = node.sym.traits
+    return traits.is_kept and traits.is_barrier and not node.written
+
+
+class _Order:
+    """Collects, node by node in program order, the earlier nodes that each one has to follow."""
+
+    def __init__(self, memory: _Memory | None):
+        self.memory = memory
+        self.producer: dict[str, int] = {}
+        self.written_at: dict[Hashable, int] = {}
+        self.readers: dict[Hashable, list[int]] = {}
+        self.last_random: int | None = None
+        self.last_fence: int | None = None
+        self.since_fence: list[int] = []
+
+    def add(self, index: int, node: BoundSymbol) -> list[int]:
+        """The nodes that node `index` must follow, each once, ascending in no particular order."""
+        before: dict[int, None] = {}
+        for p in node.flat_proxy_args:
+            if p.name in self.producer:
+                before[self.producer[p.name]] = None
+        if self.memory is not None:
+            self._memory_edges(index, node, before)
+        if node.sym.traits.is_random:
+            if self.last_random is not None:
+                before[self.last_random] = None
+            self.last_random = index
+        if self.last_fence is not None:
+            before[self.last_fence] = None
+        if _is_fence(node):
+            before.update(dict.fromkeys(self.since_fence))
+            self.last_fence, self.since_fence = index, []
+        else:
+            self.since_fence.append(index)
+        for o in node.defined:
+            self.producer[o.name] = index
+        before.pop(index, None)
+        return list(before)
+
+    def _memory_edges(self, index: int, node: BoundSymbol, before: dict[int, None]) -> None:
+        """A read follows the last write of its memory; a write follows that write and all reads since."""
+        assert self.memory is not None
+        deletes = node.sym is prims.python_del
+        written = {self.memory.find(w.name) for w in (node.flat_proxy_args if deletes else node.written)}
+        touched = dict.fromkeys(self.memory.find(p.name) for p in node.flat_proxy_args)
+        for place in touched:
+            if place in self.written_at:
+                before[self.written_at[place]] = None
+            if place in written:
+                before.update(dict.fromkeys(self.readers.pop(place, ())))
+                self.written_at[place] = index
+            else:
+                self.readers.setdefault(place, []).append(index)
+
+
+def order_edges(trace: TraceCtx) -> list[list[int]]:
+    """For each node but the last, the earlier nodes that it must follow. O(nodes + edges).
+
+    Beside data flow: reads and writes of memory that may be shared, random nodes among themselves, and everything with
+    respect to nodes that switch a mode.
+    """
+    nodes = trace.bound_symbols[:-1]
+    has_writes = any(n.written or n.sym is prims.python_del for n in nodes)
+    order = _Order(_memory_of(trace, nodes) if has_writes else None)
+    return [order.add(n, node) for n, node in enumerate(nodes)]
+
+
+# The search
+
+
+class _Groups:
+    """Nodes by number, merged (union-find); a group is called by its smallest member."""
+
+    def __init__(self, count: int):
+        self._parent = list(range(count))
+
+    def find(self, n: int) -> int:
+        parent = self._parent
+        while parent[n] != n:
+            parent[n] = parent[parent[n]]
+            n = parent[n]
+        return n
+
+    def merge(self, a: int, b: int) -> int:
+        a, b = sorted((self.find(a), self.find(b)))
+        self._parent[b] = a
+        return a
+
+    def members(self) -> dict[int, list[int]]:
+        found: dict[int, list[int]] = {}
+        for n in range(len(self._parent)):
+            found.setdefault(self.find(n), []).append(n)
+        return found
+
+
+@dataclass
+class RegionSearch:
+    """Finds regions along the dependency graph. O(nodes + edges), and never a cycle.
+
+    Each node gets a level that does not fall along an edge and stays the same only along edges between nodes that fit
+    into one region. Nodes that such edges connect at one level form a region. A path that leaves a region passes an
+    edge on which the level rises, so it never comes back: no merge needs a search for cycles.
+
+    Attributes:
+        edge_visits: how many times an edge was looked at, for tests of the complexity.
+    """
+
+    nodes: Sequence[BoundSymbol]
+    before: Sequence[Sequence[int]]
+    kinds: Sequence[FusionClass | None]
+    edge_visits: int = 0
+    after: list[list[int]] = field(default_factory=list)
+    levels: list[int] = field(default_factory=list)
+
+    def run(self) -> list[list[int]]:
+        """The groups, in an order in which each follows all that it depends on; each ascending."""
+        self.groups = _Groups(len(self.nodes))
+        self._earliest_levels()
+        self._sink_groups()
+        self._merge_readers_of_one_value()
+        return self._in_order()
+
+    def _fits(self, a: int, b: int) -> bool:
+        return self.kinds[a] is not None and self.kinds[a] == self.kinds[b]
+
+    def _earliest_levels(self) -> None:
+        self.after = [[] for _ in self.nodes]
+        for n, before in enumerate(self.before):
+            level = 0
+            for p in before:
+                self.edge_visits += 1
+                self.after[p].append(n)
+                level = max(level, self.levels[p] + (not self._fits(p, n)))
+            self.levels.append(level)
+            for p in before:
+                if self._fits(p, n) and self.levels[p] == level:
+                    self.groups.merge(p, n)
+
+    def _sink_groups(self) -> None:
+        """Moves groups that only later levels read to the latest level possible, where they meet what reads them."""
+        beyond = max(self.levels, default=0) + 1
+        members = self.groups.members()
+        for root in sorted(members, key=lambda r: (-self.levels[r], r)):
+            group = members[root]
+            level = self.levels[root]
+            latest, readers = beyond, []
+            for n in group:
+                for c in self.after[n]:
+                    self.edge_visits += 1
+                    if self.groups.find(c) != self.groups.find(root):
+                        latest = min(latest, self.levels[c] - (not self._fits(n, c)))
+                        readers.append((n, c))
+            if self.kinds[root] is None:
+                new_level = latest
+            else:
+                meets = [c for n, c in readers if self._fits(n, c) and self.levels[c] == latest]
+                new_level = latest if meets and latest > level else level
+            for n in group:
+                self.levels[n] = new_level
+            if new_level != level:
+                for n, c in readers:
+                    if self._fits(n, c) and self.levels[c] == new_level:
+                        self.groups.merge(root, c)
+
+    def _merge_readers_of_one_value(self) -> None:
+        """Regions of one level that read the same tensor become one: it is then read from memory once."""
+        first: dict[Hashable, int] = {}
+        for n, node in enumerate(self.nodes):
+            if self.kinds[n] is None:
+                continue
+            for p in node.flat_proxy_args:
+                self.edge_visits += 1
+                if isinstance(p, TensorProxy):
+                    self.groups.merge(first.setdefault((self.levels[n], self.kinds[n], p.name), n), n)
+
+    def _in_order(self) -> list[list[int]]:
+        """Topological; where there is a choice forward comes first, then what ends earlier in the program."""
+        members = self.groups.members()
+        waiting = dict.fromkeys(members, 0)
+        for n, before in enumerate(self.before):
+            for p in before:
+                self.edge_visits += 1
+                waiting[self.groups.find(n)] += self.groups.find(p) != self.groups.find(n)
+
+        def priority(root: int) -> tuple[bool, int, int]:
+            return self.nodes[root].is_backward, members[root][-1], root
+
+        ready = [priority(r) for r, count in waiting.items() if not count]
+        heapq.heapify(ready)
+        ordered: list[list[int]] = []
+        while ready:
+            *_, root = heapq.heappop(ready)
+            ordered.append(members[root])
+            for n in members[root]:
+                for c in self.after[n]:
+                    self.edge_visits += 1
+                    other = self.groups.find(c)
+                    if other != root:
+                        waiting[other] -= 1
+                        if not waiting[other]:
+                            heapq.heappush(ready, priority(other))
+        if len(ordered) != len(members):
+            raise ThunderRuntimeError("fusion regions depend on each other in a circle; this is a defect of thunder")
+        return ordered
+
+
+def _consecutive(kinds: Sequence[FusionClass | None]) -> list[list[int]]:
+    """Maximal runs of neighbours that fit into one region."""
+    groups: list[list[int]] = []
+    for n, kind in enumerate(kinds):
+        if n and kind is not None and kind == kinds[n - 1]:
+            groups[-1].append(n)
+        else:
+            groups.append([n])
+    return groups
+
+
+def fuse_bound_symbols(
+    trace: TraceCtx, can_fuse: CanFuse, fusion_type: FusionType | None = None
+) -> list[list[BoundSymbol]]:
+    """The trace's nodes in groups that may run as one, in an order in which they may run.
+
+    Args:
+        trace: ends with its return node, which stays last and alone.
+        can_fuse: which nodes may be in a region; barriers are in none, whatever it says.
+        fusion_type: "consecutive" takes maximal runs of neighbours and keeps the order; "dataflow" follows the
+            dependency graph. None takes the compile option.
+
+    Returns: groups of at least one node each, every node in one of them. A node that cannot be fused is alone.
+    Complexity: O(nodes + edges), beside a heap of the groups that are ready.
+    """
+    if fusion_type is None:
+        fusion_type = get_compile_option("fusion_type", "how fusion regions grow: consecutive or dataflow")
+    nodes = trace.bound_symbols[:-1]
+    kinds = [fusion_class(n) if not is_fusion_barrier(n) and can_fuse(n) else None for n in nodes]
+    if fusion_type == "consecutive":
+        groups = _consecutive(kinds)
+    else:
+        groups = RegionSearch(nodes, order_edges(trace), kinds).run()
+    return [[nodes[n] for n in group] for group in groups] + [[trace.bound_symbols[-1]]]
+
+
+# Regions
+
+Producers = dict[str, BoundSymbol]
+Consumers = dict[str, list[BoundSymbol]]
+
+
+class Region:
+    """Nodes to run as one, with what flows in and out.
+
+    Attributes:
+        producers, consumers: of the trace that it is in: which node defines a name, and which ones read it.
+        bsyms: the nodes in program order.
+        inputs: proxies read and not defined here, each once, in the order in which the nodes first read them.
+        outputs: proxies defined here and read elsewhere, in the order in which they are defined.
+    """
+
+    def __init__(self, producers: Producers, consumers: Consumers, bsyms: Sequence[BoundSymbol]):
+        self.producers, self.consumers = producers, consumers
+        self.bsyms = list(bsyms)
+        inside = {id(n) for n in self.bsyms}
+        defined = {o.name for n in self.bsyms for o in n.defined}
+        read: dict[str, Proxy] = {}
+        for node in self.bsyms:
+            for p in node.flat_proxy_args:
+                if p.name not in defined:
+                    read.setdefault(p.name, p)
+        self.inputs: list[Proxy] = list(read.values())
+        self.outputs: list[Proxy] = [
+            o for n in self.bsyms for o in n.defined if any(id(c) not in inside for c in consumers.get(o.name, ()))
+        ]
+
+    def __repr__(self) -> str:
+        names = [", ".join(p.name for p in ps) for ps in (self.inputs, self.outputs)]
+        return f"<Region of {len(self.bsyms)} nodes: {names[0]} -> {names[1]}>"
+
+
+def producers_and_consumers(nodes: Sequence[BoundSymbol]) -> tuple[Producers, Consumers]:
+    """Which node defines each name, and which nodes read it. O(nodes)."""
+    producers: Producers = {}
+    consumers: Consumers = {}
+    for node in nodes:
+        for o in node.defined:
+            producers[o.name] = node
+        for p in node.flat_proxy_args:
+            consumers.setdefault(p.name, []).append(node)
+    return producers, consumers
+
+
+def peel(
+    nodes: Sequence[BoundSymbol], consumers: Consumers, is_free: CanFuse
+) -> tuple[list[BoundSymbol], list[BoundSymbol], list[BoundSymbol]]:
+    """A region's nodes as (before, core, after): free nodes at its rim, such as views, run by themselves. O(nodes).
+
+    `after` are free nodes that nothing in the core reads. `before` are free nodes that read nothing of the core, where
+    they, or free nodes made of them, are read outside.
+    """
+    core = {id(n): n for n in nodes}
+    after: list[BoundSymbol] = []
+    for node in reversed(nodes):
+        if is_free(node) and not any(id(c) in core for o in node.defined for c in consumers.get(o.name, ())):
+            after.append(core.pop(id(node)))
+    computed: set[str] = set()
+    sources: dict[int, BoundSymbol] = {}
+    for node in core.values():
+        if is_free(node) and not any(p.name in computed for p in node.flat_proxy_args):
+            sources[id(node)] = node
+        else:
+            computed.update(o.name for o in node.defined)
+    before: list[BoundSymbol] = []
+    for node in reversed(sources.values()):
+        if any(id(c) not in core for o in node.defined for c in consumers.get(o.name, ())):
+            before.append(core.pop(id(node)))
+    return before[::-1], list(core.values()), after[::-1]
+
+
+class RegionFusionExecutor(FusionExecutor):
+    """A fuser that says what it can fuse (`can_fuse`) and makes the node that runs a region (`fuse`).
+
+    `fusion_pass` finds the regions by the compile option `fusion_type`.
+    """
+
+    min_region_size = 2
+
+    def is_free(self, node: BoundSymbol) -> bool:
+        """Whether a node costs nothing by itself, so that it is better left out at a region's rim."""
+        return False
+
+    def is_worth_fusing(self, nodes: Sequence[BoundSymbol]) -> bool:
+        """Whether a region of these nodes gains anything."""
+        return sum(not self.is_free(n) for n in nodes) >= self.min_region_size
+
+    def fusion_pass(self, trace: TraceCtx) -> TraceCtx:
+        """The trace with its regions replaced by one node each; what nobody reads is gone. O(nodes + edges)."""
+        trace = trace.with_nodes(live_nodes(trace.bound_symbols))
+        producers, consumers = producers_and_consumers(trace.bound_symbols)
+        new = from_trace(trace)
+        count = sum(n.sym.is_fusion for n in trace.bound_symbols)
+        with tracectx(new):
+            for group in fuse_bound_symbols(trace, self.can_fuse):
+                before, core, after = peel(group, consumers, self.is_free)
+                fusible = len(group) > 1 or (not is_fusion_barrier(group[0]) and self.can_fuse(group[0]))
+                if not (core and fusible and self.is_worth_fusing(core) and self.get_fuel()):
+                    new.bound_symbols.extend(group)
+                    continue
+                new.bound_symbols.extend(before)
+                new.bound_symbols.append(self._fused(Region(producers, consumers, core), count))
+                new.bound_symbols.extend(after)
+                count += 1
+        _log.debug("%s: %d regions in %d nodes", self.name, count, len(trace.bound_symbols))
+        return new
+
+    def _fused(self, region: Region, count: int) -> BoundSymbol:
+        with origin(Origin.join(n.origin for n in region.bsyms), pass_name=str(self.name)):
+            return self.fuse(region, count)
+
+
+def run_nodes(
+    nodes: Sequence[BoundSymbol], env: dict[str, Any], call: Callable[[BoundSymbol, dict[str, Any]], Any]
+) -> None:
+    """Runs nodes in order on values: `call(node, env)` gives the node's results, which enter `env` by name."""
+    for node in nodes:
+        _store(node.output, call(node, env), env)
+
+
+def _store(output: Any, value: Any, env: dict[str, Any]) -> None:
+    if isinstance(output, Proxy):
+        env[output.name] = value
+    elif isinstance(output, tuple | list):
+        for o, v in zip(output, value, strict=True):
+            _store(o, v, env)

@@ -1,0 +1,359 @@
+"""The fusers that compile regions with Inductor: `torchcompile`, and two for CUDA that look for certain operations.
+
+Which operations are fused follows from what they cost: elementwise operations, reductions, normalizations and data
+movement among them are bound by memory traffic, which fusing saves. Matrix products, convolutions and attention are
+left to the libraries, and so is what reads at positions given by a tensor, whose errors differ.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Callable, Collection, Hashable, Sequence
+from functools import cache
+from typing import Any
+
+import torch
+
+from thunder.core.log import get_logger
+from thunder.core.proxies import Proxy, TensorProxy
+from thunder.core.pytree import tree_map
+from thunder.core.symbol import BoundSymbol
+from thunder.core.torch_compat import (
+    OpOverload,
+    aten_packet,
+    compile_with_inductor,
+    load_inductor_artifact,
+    storage_key,
+)
+from thunder.core.trace import TraceCtx
+from thunder.executors.fusion_regions import Region, RegionFusionExecutor, may_share_memory, run_nodes
+from thunder.executors.region_cache import (
+    DiskStore,
+    RegionTable,
+    default_store,
+    has_text,
+    machine_text,
+    region_text,
+    settings_text,
+)
+from thunder.extend.registry import register_executor
+from thunder.torch.fakes import to_real_leaf
+
+_log = get_logger("fusions")
+
+# Composite operations and those without a tag in their schema that Inductor turns into elementwise code and reductions.
+_FUSED_BY_NAME = frozenset(
+    {
+        "softmax", "_softmax", "_softmax_backward_data", "log_softmax", "_log_softmax", "_log_softmax_backward_data",
+        "softmin", "layer_norm", "native_layer_norm", "native_layer_norm_backward", "rms_norm", "_fused_rms_norm",
+        "_fused_rms_norm_backward", "group_norm", "native_group_norm", "native_group_norm_backward", "normalize",
+        "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy_with_logits", "kl_div",
+        "cosine_similarity", "glu", "glu_backward", "_to_copy", "sum_to_size", "cat", "concat", "stack", "tril", "triu",
+        "repeat", "flip", "roll", "pad", "constant_pad_nd", "slice_backward", "select_backward", "zeros_like",
+        "ones_like", "full_like", "zeros", "ones", "full", "outer", "prelu", "float", "half", "bfloat16", "double",
+        "type_as", "__rtruediv__", "__rsub__", "__rpow__", "relu6", "hardswish", "mish", "selu", "celu", "elu",
+        "softsign", "tanhshrink", "logsigmoid", "rsub",
+    }
+)  # fmt: skip
+# Tagged as elementwise or as reductions, and yet not fused: they write, or are slower or different when fused.
+_NEVER_FUSED = frozenset({"copy", "bernoulli", "native_dropout", "nextafter"})
+_VIEWS = frozenset(
+    {
+        "reshape", "view", "view_as", "reshape_as", "permute", "transpose", "t", "expand", "expand_as", "slice",
+        "select", "squeeze", "unsqueeze", "flatten", "unflatten", "narrow", "contiguous", "alias", "detach", "split",
+        "chunk", "unbind", "swapaxes", "swapdims", "movedim", "moveaxis", "ravel", "split_with_sizes", "_unsafe_view",
+        "mT", "T",
+    }
+)  # fmt: skip
+_CASTS = frozenset({"to", "type"})
+_DTYPES = frozenset(
+    {
+        torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.bool, torch.uint8, torch.int8, torch.int16,
+        torch.int32, torch.int64,
+    }
+)  # fmt: skip
+
+
+def _base_name(node: BoundSymbol) -> str:
+    return node.sym.name.partition(".")[0]
+
+
+@cache
+def _is_tagged(name: str) -> bool:
+    """Whether aten declares the operation elementwise or a reduction."""
+    packet = aten_packet(name)
+    if packet is None or name in _NEVER_FUSED:
+        return False
+    overloads = [getattr(packet, o) for o in packet.overloads()]
+    return any(torch.Tag.pointwise in o.tags or torch.Tag.reduction in o.tags for o in overloads)
+
+
+def _is_static_index(node: BoundSymbol) -> bool:
+    """Whether the node is `a[key]` with ints and slices, which is a view."""
+    if _base_name(node) != "__getitem__":
+        return False
+    key = node.args[1]
+    parts = key if isinstance(key, tuple) else (key,)
+    return all(k is None or k is Ellipsis or isinstance(k, slice) or type(k) is int for k in parts)
+
+
+def is_view(node: BoundSymbol) -> bool:
+    """Whether the node is cheap as it is: its result is, or may be, a view of its input."""
+    if _base_name(node) in _CASTS:
+        source = node.args[0]
+        return isinstance(source, TensorProxy) and all(o.dtype == source.dtype for o in _tensors(node.flat_outs))
+    return _base_name(node) in _VIEWS or _is_static_index(node)
+
+
+def _tensors(values: Sequence[Any]) -> list[TensorProxy]:
+    return [v for v in values if isinstance(v, TensorProxy)]
+
+
+def is_fusible(node: BoundSymbol) -> bool:
+    """Whether Inductor gains by having the node in a region, and may: dense tensors of one device, static sizes."""
+    name = _base_name(node)
+    fn = node.sym.torch_fn
+    if isinstance(fn, OpOverload) and fn.namespace != "aten":
+        return False
+    if not (name in _FUSED_BY_NAME or name in _CASTS or is_view(node) or _is_tagged(name)):
+        return False
+    tensors = _tensors((*node.flat_args, *node.flat_outs))
+    if not tensors or any(t.torch_dtype not in _DTYPES for t in tensors):
+        return False
+    kinds = {t.device.type for t in tensors}
+    if len(kinds) != 1 or kinds.isdisjoint({"cpu", "cuda"}):
+        return False
+    return all(o is None or isinstance(o, TensorProxy) for o in node.flat_outs) and has_text(node)
+
+
+# Running and compiling a region
+
+
+class RegionProgram:
+    """A region as a callable on tensors, compiled when it first meets inputs with certain strides.
+
+    Equal regions share one. Called with tensors of the region's shapes, dtypes and devices; gives a sequence of
+    tensors, which are nobody else's memory unless the region's own views say so. When more than `max_variants` kinds of
+    strides turn up, or Inductor fails, the operations run one by one, with the same results. Safe under threads.
+    """
+
+    max_variants = 8
+
+    def __init__(
+        self,
+        text: str,
+        nodes: Sequence[BoundSymbol],
+        inputs: Sequence[Proxy],
+        outputs: Sequence[Proxy],
+        *,
+        mode: str | None = None,
+        store: Callable[[], DiskStore | None] = default_store,
+    ):
+        self.text, self.mode = text, mode
+        self.nodes = tuple(nodes)
+        self.input_names = tuple(p.name for p in inputs)
+        self.output_names = tuple(p.name for p in outputs)
+        self.variants: dict[tuple, Callable[..., Sequence[torch.Tensor]]] = {}
+        self.compile_count = self.load_count = 0
+        self._store = store
+        self._lock = threading.Lock()
+        self._linked = _linked_names(self.nodes, self.input_names, self.output_names)
+
+    def __call__(self, *tensors: torch.Tensor) -> Sequence[torch.Tensor]:
+        run = self.variants.get(tuple([None if t.is_neg() else t.stride() for t in tensors]))
+        return self._first_run(tensors) if run is None else run(*tensors)
+
+    def run_eagerly(self, *tensors: torch.Tensor) -> list[torch.Tensor]:
+        """The region's operations, one by one."""
+        env: dict[str, Any] = dict(zip(self.input_names, tensors, strict=True))
+        run_nodes(self.nodes, env, _call)
+        return [env[name] for name in self.output_names]
+
+    def _first_run(self, tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        # Fakes and other subclasses have no memory to run compiled code on, and it takes no lazily negated tensors.
+        if any(type(t) not in (torch.Tensor, torch.nn.Parameter) or t.is_neg() for t in tensors):
+            return self.run_eagerly(*tensors)
+        key = tuple([t.stride() for t in tensors])
+        with self._lock:
+            if key not in self.variants:
+                if len(self.variants) >= self.max_variants:
+                    return self.run_eagerly(*tensors)
+                self.variants[key] = self._variant(tensors)
+        return self.variants[key](*tensors)
+
+    def _variant(self, tensors: Sequence[torch.Tensor]) -> Callable[..., Sequence[torch.Tensor]]:
+        try:
+            run = self._compiled(tensors)
+            outputs = run(*tensors)
+        except Exception as e:
+            warnings.warn(
+                f"Inductor could not compile a region, which runs uncompiled: {type(e).__name__}: {e}\n{self.text}",
+                stacklevel=2,
+            )
+            _log.debug("Inductor failed", exc_info=True)
+            return self.run_eagerly
+        shared = self._wrongly_shared(tensors, outputs)
+        return run if not shared else _cloning(run, shared)
+
+    def _compiled(self, tensors: Sequence[torch.Tensor]) -> Callable[..., Sequence[torch.Tensor]]:
+        """From disk, or by Inductor and then to disk."""
+        store = self._store()
+        strides = ", ".join(str(t.stride()) for t in tensors)
+        key = f"{self.text}\nstrides {strides}\n{machine_text()}"
+        content = None if store is None else store.load(key)
+        if store is not None and content is not None:
+            try:
+                run = load_inductor_artifact(content)
+            except Exception as e:
+                _log.debug("a stored region is of no use and is compiled again: %s: %s", type(e).__name__, e)
+                store.discard(key)
+            else:
+                self.load_count += 1
+                return run
+        run, content = compile_with_inductor(self.run_eagerly, tensors, self.mode)
+        self.compile_count += 1
+        if store is not None and content is not None:
+            store.save(key, content)
+        return run
+
+    def _wrongly_shared(self, tensors: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> list[int]:
+        """Positions of outputs in memory of an input or another output that the region's operations keep apart."""
+        owner = {_storage(t): name for name, t in zip(self.input_names, tensors, strict=True)}
+        wrong: list[int] = []
+        for n, (name, o) in enumerate(zip(self.output_names, outputs, strict=True)):
+            other = owner.setdefault(_storage(o), name)
+            if other != name and self._linked[other] != self._linked[name]:
+                wrong.append(n)
+        return wrong
+
+
+def _storage(t: torch.Tensor) -> Hashable:
+    return storage_key(t) if t.numel() else ("empty", id(t))
+
+
+def _cloning(run: Callable[..., Sequence[torch.Tensor]], positions: Collection[int]) -> Callable[..., Any]:
+    """`run`, with some of its outputs in memory of their own."""
+
+    def call(*tensors: torch.Tensor) -> Sequence[torch.Tensor]:
+        return [o.clone() if n in positions else o for n, o in enumerate(run(*tensors))]
+
+    return call
+
+
+def _linked_names(nodes: Sequence[BoundSymbol], inputs: Sequence[str], outputs: Sequence[str]) -> dict[str, str]:
+    """For inputs and outputs, a representative of the names that they may share memory with through views."""
+    group = {name: name for name in inputs}
+    members: dict[str, list[str]] = {name: [name] for name in inputs}
+    for node in nodes:
+        names = [o.name for o in _tensors(node.defined)]
+        for name in names:
+            group[name], members[name] = name, [name]
+        if not may_share_memory(node):
+            continue
+        for p in (*_tensors(node.flat_proxy_args), *_tensors(node.defined)):
+            a, b = group[names[0]], group[p.name]
+            if a != b:
+                small, large = sorted((a, b), key=lambda g: len(members[g]))
+                for name in members[small]:
+                    group[name] = large
+                members[large].extend(members.pop(small))
+    return {name: group[name] for name in (*inputs, *outputs)}
+
+
+def _call(node: BoundSymbol, env: dict[str, Any]) -> Any:
+    def real(x: Any) -> Any:
+        return env[x.name] if isinstance(x, Proxy) else to_real_leaf(x)
+
+    args, kwargs = tree_map(real, (node.args, node.kwargs))
+    return node.sym.torch_fn(*args, **kwargs)  # type: ignore[misc]
+
+
+region_table = RegionTable()
+
+
+def make_compiled(
+    bsyms: Sequence[BoundSymbol],
+    sorted_unique_inputs: Sequence[Proxy],
+    sorted_unique_outputs: Sequence[Proxy],
+    *,
+    mode: str | None = None,
+) -> RegionProgram:
+    """A callable that runs nodes, compiled by Inductor at its first call; the one made before for an equal region.
+
+    Every node must be one that `is_fusible` accepts.
+    """
+    text = region_text(bsyms, sorted_unique_inputs, sorted_unique_outputs)
+    text = f"{text}\nmode {mode}\n{settings_text()}"
+    return region_table.get(
+        text, lambda: RegionProgram(text, bsyms, sorted_unique_inputs, sorted_unique_outputs, mode=mode)
+    )
+
+
+class TorchCompileExecutor(RegionFusionExecutor):
+    """Compiles regions with Inductor.
+
+    Args:
+        name: the executor's.
+        required_ops: names of operations of which a region must contain one; None for no such condition.
+        mode: as that of `torch.compile`.
+        device_type: fuse on this kind of device only.
+        extra_ops: names of operations that are fused beside those that `is_fusible` accepts.
+    """
+
+    def __init__(
+        self,
+        name: Hashable,
+        required_ops: set | None = None,
+        *,
+        mode: str | None = None,
+        device_type: str | None = None,
+        extra_ops: Collection[str] = (),
+    ):
+        super().__init__(name, version=torch.__version__)
+        self.required_ops = required_ops
+        self.mode = mode
+        self.device_type = device_type
+        self.extra_ops = frozenset(extra_ops)
+        if required_ops is not None:
+            self.min_region_size = 1
+
+    def can_fuse(self, bsym: BoundSymbol) -> bool:
+        """Whether a node may be in a region of this executor."""
+        if self.device_type is not None:
+            tensors = _tensors((*bsym.flat_args, *bsym.flat_outs))
+            if any(t.device.type != self.device_type for t in tensors):
+                return False
+        return is_fusible(bsym) or (_base_name(bsym) in self.extra_ops and has_text(bsym)) or self.can_execute(bsym)
+
+    def is_free(self, node: BoundSymbol) -> bool:
+        return is_view(node)
+
+    def is_worth_fusing(self, nodes: Sequence[BoundSymbol]) -> bool:
+        if self.required_ops is not None and not any(_base_name(n) in self.required_ops for n in nodes):
+            return False
+        return super().is_worth_fusing(nodes)
+
+    def fusion_pass(self, trace: TraceCtx) -> TraceCtx:
+        """The trace with its regions replaced; the trace itself where there are none to look for."""
+        if self.required_ops is not None and not any(_base_name(n) in self.required_ops for n in trace.bound_symbols):
+            return trace
+        return super().fusion_pass(trace)
+
+    def fuse(self, region: Region, fusion_counter: int) -> BoundSymbol:
+        """The node that runs a region."""
+        fn = make_compiled(region.bsyms, region.inputs, region.outputs, mode=self.mode)
+        return self.register_temporary_operation(
+            f"TorchCompile{fusion_counter}", fn, inputs=region.inputs, outputs=region.outputs, bsyms=region.bsyms
+        )
+
+
+required_ops = {"cross_entropy", "nll_loss", "log_softmax", "_log_softmax", "nll_loss_forward"}
+_cat_ops = {"cat", "concat", "stack"}
+_loss_ops = ("cross_entropy", "nll_loss", "nll_loss_forward", "nll_loss_backward", "gather")
+
+torch_compile_ex = register_executor(TorchCompileExecutor("torchcompile"))
+torch_compile_cat_ex = register_executor(TorchCompileExecutor("torchcompile_cat", _cat_ops, device_type="cuda"))
+torch_compile_xentropy_ex = register_executor(
+    TorchCompileExecutor("torchcompile_xentropy", required_ops, device_type="cuda", extra_ops=_loss_ops)
+)

@@ -1,0 +1,311 @@
+"""`torch.autograd.Function` in direct capture: the function's forward and backward run on fake tensors, each into a graph.
+
+What is written down is what Dynamo writes down for `Function.apply`: a call of `autograd_function_apply` with two graphs.
+"""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.autograd.function import Function
+
+from thunder.core.errors import ThunderRuntimeError, UnsupportedOpError
+from thunder.frontend.recording import Recorder
+
+_local = threading.local()
+_original_apply = Function.__dict__["apply"]
+_HIGHER_ORDER = torch.ops.higher_order.autograd_function_apply
+
+
+@dataclass
+class FunctionContext:
+    """The `ctx` that forward, setup_context and backward get. Further attributes are the user's."""
+
+    needs_input_grad: tuple[bool, ...]
+    to_save: tuple = ()
+    dirty_tensors: tuple = ()
+    non_differentiable: tuple = ()
+    materialize_grads: bool = True
+    saved_for_forward: tuple = ()
+
+    def save_for_backward(self, *tensors: Any) -> None:
+        self.to_save = tensors
+
+    def save_for_forward(self, *tensors: Any) -> None:
+        self.saved_for_forward = tensors
+
+    def mark_dirty(self, *tensors: torch.Tensor) -> None:
+        self.dirty_tensors = tensors
+
+    def mark_non_differentiable(self, *tensors: torch.Tensor) -> None:
+        self.non_differentiable = tensors
+
+    def set_materialize_grads(self, value: bool) -> None:
+        self.materialize_grads = value
+
+    @property
+    def saved_tensors(self) -> tuple:
+        return tuple(self.to_save)
+
+
+@dataclass
+class _Call:
+    """One `apply`: what its forward has left."""
+
+    cls: type
+    args: tuple
+    context: FunctionContext
+    recorder: Recorder
+    outputs: Any = None
+    version_at_save: list[tuple[torch.Tensor, int]] = field(default_factory=list)
+
+
+@contextmanager
+def functions_recorded(recorder: Recorder) -> Any:
+    """Inside, `Function.apply` and `autograd_function_apply` of this thread go into `recorder`'s graph."""
+    higher_order = type(_HIGHER_ORDER)
+    call_higher_order = higher_order.__call__
+
+    def apply(cls: type, *args: Any, **kwargs: Any) -> Any:
+        current = getattr(_local, "recorder", None)
+        if current is None or current.is_paused:
+            return _original_apply.__func__(cls, *args, **kwargs)
+        return apply_function(current, cls, args, kwargs)
+
+    def by_hand(op: Any, *args: Any, **kwargs: Any) -> Any:
+        current = getattr(_local, "recorder", None)
+        if current is None or op is not _HIGHER_ORDER:
+            return call_higher_order(op, *args, **kwargs)
+        forward, backward, *inputs = args
+        return apply_function(current, function_of(forward, backward, inputs, kwargs), tuple(inputs), {})
+
+    with _LOCK:
+        Function.apply, higher_order.__call__ = classmethod(apply), by_hand  # type: ignore[assignment,method-assign]
+        try:
+            with recording_into(recorder):
+                yield
+        finally:
+            Function.apply, higher_order.__call__ = _original_apply, call_higher_order  # type: ignore[method-assign]
+
+
+# Both replacements are process-wide, so that one capture runs at a time; other threads' calls pass through them.
+_LOCK = threading.RLock()
+
+
+@contextmanager
+def recording_into(recorder: Recorder) -> Any:
+    """Calls made inside go into `recorder`'s graph."""
+    before = getattr(_local, "recorder", None)
+    _local.recorder = recorder
+    try:
+        with recorder:
+            yield
+    finally:
+        _local.recorder = before
+
+
+def _bound_args(cls: Any, args: tuple, kwargs: dict[str, Any]) -> tuple:
+    """All arguments of a function with `setup_context`, by position and with defaults."""
+    bound = inspect.signature(cls.forward).bind(*args, **kwargs)
+    bound.apply_defaults()
+    return bound.args
+
+
+def _has_setup_context(cls: Any) -> bool:
+    return cls.setup_context is not torch.autograd.function._SingleLevelFunction.setup_context
+
+
+def _run_forward(cls: Any, context: Any, args: tuple) -> Any:
+    if not _has_setup_context(cls):
+        return cls.forward(context, *args)
+    outputs = cls.forward(*args)
+    cls.setup_context(context, args, outputs)
+    return outputs
+
+
+def apply_function(recorder: Recorder, cls: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    """`cls.apply(*args)` with fake tensors; its graphs go into `recorder`'s."""
+    if _has_setup_context(cls):
+        args = _bound_args(cls, args, kwargs)
+    elif kwargs:
+        raise UnsupportedOpError(f"{cls.__name__}.apply takes no keyword arguments")
+    args = tuple(recorder.fake(a) for a in args)
+    if torch.is_grad_enabled() and any(isinstance(a, torch.Tensor) and a.requires_grad for a in args):
+        return _apply_tracked(recorder, cls, args)
+    return _apply_plain(recorder, cls, args)
+
+
+def _apply_plain(recorder: Recorder, cls: Any, args: tuple) -> Any:
+    """Nobody will ask for a gradient: the forward's calls, among those around them."""
+    context = FunctionContext((False,) * len(args))
+    enabled = torch.is_grad_enabled()
+    recorder.set_grad_enabled(False)
+    with recorder.paused(), torch.no_grad():
+        with _resumed(recorder):
+            outputs = _run_forward(cls, context, args)
+            outputs = _map_outputs(outputs, lambda o: _fresh_alias(o, args, context))
+    recorder.set_grad_enabled(enabled)
+    return outputs
+
+
+@contextmanager
+def _resumed(recorder: Recorder) -> Any:
+    before, recorder.is_paused = recorder.is_paused, False
+    try:
+        yield
+    finally:
+        recorder.is_paused = before
+
+
+def _map_outputs(outputs: Any, fn: Callable[[Any], Any]) -> Any:
+    return tuple(fn(o) for o in outputs) if isinstance(outputs, tuple | list) else fn(outputs)
+
+
+def _is_in(t: Any, tensors: Sequence[Any]) -> bool:
+    return any(t is other for other in tensors)
+
+
+def _fresh_alias(o: Any, args: tuple, context: FunctionContext) -> Any:
+    """An input that comes back unwritten is a view of it."""
+    if isinstance(o, torch.Tensor) and _is_in(o, args) and not _is_in(o, context.dirty_tensors):
+        return o.view_as(o)
+    return o
+
+
+def _apply_tracked(recorder: Recorder, cls: Any, args: tuple) -> Any:
+    """Runs the forward inside torch's own autograd, so that the results are what eager has; then writes both graphs down."""
+    needs = tuple(isinstance(a, torch.Tensor) and a.requires_grad for a in args)
+    inner = Recorder(recorder)
+    for n, a in enumerate(args):
+        inner.placeholder(f"arg_{n}", a)
+    inner.set_grad_enabled(False)
+    call = _Call(cls, args, FunctionContext(needs), inner)
+    with recorder.paused():
+        results = _run_in_autograd(call)
+        backward = _backward_graph(call, results)
+    saved, backward_module, saved_for_backward = backward
+    outputs = _map_outputs(call.outputs, lambda o: o)
+    forward_module = inner.module((outputs, list(saved)))
+    single = not isinstance(call.outputs, tuple | list)
+    flat = [call.outputs] if single else list(call.outputs)
+    skipped = [n for n, o in enumerate(flat) if _is_in(o, call.context.non_differentiable)]
+    kwargs = {"non_differentiable_idx": skipped, "saved_for_backward_idx": saved_for_backward}
+    recorder.call_bodies(
+        _HIGHER_ORDER,
+        {"fwd_body": forward_module, "bwd_body": backward_module},
+        (*args, *inner.lifted),
+        kwargs,
+        results,
+    )
+    return results
+
+
+def _run_in_autograd(call: _Call) -> Any:
+    class Traced(Function):
+        @staticmethod
+        def forward(ctx: Any, *args: Any) -> Any:
+            context = call.context
+            with recording_into(call.recorder):
+                outputs = _run_forward(call.cls, context, args)
+                call.outputs = _map_outputs(outputs, lambda o: _fresh_alias(o, args, context))
+            ctx.mark_dirty(*context.dirty_tensors)
+            ctx.mark_non_differentiable(*(t for t in context.non_differentiable if not _is_in(t, context.dirty_tensors)))
+            ctx.save_for_backward(*context.to_save)
+            ctx.inputs = [(a.shape, a.dtype, a.device) if isinstance(a, torch.Tensor) else None for a in args]
+            return call.outputs
+
+        @staticmethod
+        def backward(ctx: Any, *grads: Any) -> Any:
+            _ = ctx.saved_tensors  # torch checks here that nothing has written to them
+            return tuple(
+                torch.zeros(meta[0], dtype=meta[1], device=meta[2]) if needed else None
+                for meta, needed in zip(ctx.inputs, ctx.needs_input_grad, strict=True)
+            )
+
+    Traced.__name__ = call.cls.__name__
+    return _original_apply.__func__(Traced, *call.args)
+
+
+def _backward_graph(call: _Call, results: Any) -> tuple[list, Any, list[int]]:
+    """The saved values, the backward's graph, and which of the values went through `save_for_backward`."""
+    recorder = Recorder(call.recorder)
+    flat = list(results) if isinstance(results, tuple | list) else [results]
+    grads = []
+    with call.recorder.paused(), torch.no_grad():
+        for n, o in enumerate(flat):
+            grads.append(torch.empty(o.shape, dtype=o.dtype, device=o.device) if isinstance(o, torch.Tensor) else None)
+            recorder.placeholder(f"grad_{n}", grads[-1])
+        with recording_into(recorder):
+            returned = call.cls.backward(call.context, *grads)
+    returned = list(returned) if isinstance(returned, tuple | list) else [returned]
+    returned = _checked_count(call, returned)
+    module = recorder.module((*returned, *([None] * len(call.recorder.lifted))))
+    saved = recorder.lifted
+    return saved, module, [n for n, t in enumerate(saved) if _is_in(t, call.context.to_save)]
+
+
+def _checked_count(call: _Call, grads: list) -> list:
+    wanted = len(call.args)
+    if len(grads) > wanted and all(g is None for g in grads[wanted:]):
+        return grads[:wanted]
+    if len(grads) != wanted:
+        raise ThunderRuntimeError(
+            f"function {call.cls.__name__}Backward returned an incorrect number of gradients "
+            f"(expected {wanted}, got {len(grads)})"
+        )
+    return grads
+
+
+# autograd_function_apply, called by hand
+
+
+def function_of(forward: Callable, backward: Callable, inputs: list, kwargs: dict[str, Any]) -> type:
+    """The autograd function that `autograd_function_apply(forward, backward, *inputs, **kwargs)` stands for.
+
+    With `args_tensor_mask` (the older form) both callables take a context first, the gradients of outputs without
+    gradient are left out, and backward may return gradients for the tensor inputs only.
+    """
+    skipped = frozenset(kwargs.get("non_differentiable_idx") or ())
+    dirty = frozenset(kwargs.get("dirty_idx") or ())
+    is_older = kwargs.get("args_tensor_mask") is not None
+
+    class ByHand(Function):
+        @staticmethod
+        def forward(ctx: Any, *args: Any) -> Any:
+            outputs, saved = forward(*_with_context(forward, args))
+            ctx.saved = tuple(saved)
+            flat = list(outputs) if isinstance(outputs, tuple | list) else [outputs]
+            ctx.mark_non_differentiable(*(o for n, o in enumerate(flat) if n in skipped))
+            ctx.mark_dirty(*(o for n, o in enumerate(flat) if n in dirty))
+            if kwargs.get("saved_for_backward_idx"):
+                ctx.save_for_backward(*(ctx.saved[n] for n in kwargs["saved_for_backward_idx"]))
+            return outputs
+
+        @staticmethod
+        def backward(ctx: Any, *grads: Any) -> Any:
+            if is_older:
+                grads = tuple(g for n, g in enumerate(grads) if n not in skipped)
+            result = backward(*_with_context(backward, (*grads, *ctx.saved)))
+            result = list(result) if isinstance(result, tuple | list) else [result]
+            tensors = [n for n, a in enumerate(inputs) if isinstance(a, torch.Tensor)]
+            if len(result) == len(inputs) or len(result) != len(tensors):
+                return tuple(result)
+            by_position = dict(zip(tensors, result, strict=True))
+            return tuple(by_position.get(n) for n in range(len(inputs)))
+
+    def _with_context(fn: Callable, args: tuple) -> tuple:
+        if is_older and not isinstance(fn, torch.nn.Module):
+            return (None, *args)
+        try:
+            inspect.signature(fn).bind(*args)
+        except TypeError:
+            return (None, *args)
+        return args
+
+    return ByHand

@@ -1,0 +1,1 @@
+"""torch's own database of operations as the judge of this compiler: see `columns` for what is checked."""
