@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -97,6 +98,7 @@ class _Compiled:
             executors=self.data.executors_list,
             transforms=settings.transforms,
             disable_torch_autograd=settings.disable_torch_autograd,
+            argument_names=_argument_names(fn),
             on_compile=self._compiled,
             on_run=self._ran,
         )
@@ -185,6 +187,14 @@ class _Compiled:
             self.direct = DirectCapture(self.target, self.capture)
             return self.direct(*args, **kwargs)
         return raise_user_error(e, self.target, args, kwargs)
+
+
+def _argument_names(fn: Callable) -> tuple[str, ...]:
+    """Names of the positional parameters of a module's forward, which is compiled through `*args`."""
+    if not isinstance(fn, torch.nn.Module):
+        return ()
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return tuple(p.name for p in inspect.signature(fn.forward).parameters.values() if p.kind in kinds)
 
 
 class _Backend:

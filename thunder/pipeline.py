@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from thunder.core.options import CompileOptions
@@ -17,28 +16,12 @@ from thunder.core.transforms.del_last_used import DeleteLastUsed
 from thunder.core.transforms.inplace import ProgramParts, split_effects
 from thunder.core.transforms.markers import RemoveMarkers
 from thunder.core.transforms.protect import ProtectOverwritten
+from thunder.core.transforms.reinplace import Reinplace
 from thunder.core.transforms.split import split_forward_backward
 from thunder.core.update_aliases import alias_engine
 from thunder.executors.passes import Fusion, TransformForExecution
-
-
-@dataclass
-class Program:
-    """A compiled program.
-
-    forward(*inputs) gives outputs, or (outputs, saved tensors, saved others) where there is a backward;
-    epilogue(*inputs, *outputs) gives what the caller gets.
-    differentiable: positions in the outputs that carry gradient.
-    """
-
-    forward: Callable
-    backward: Callable | None
-    epilogue: Callable | None
-    differentiable: tuple[int, ...]
-    traces: list[TraceCtx] = field(default_factory=list)
-    backward_traces: list[TraceCtx] = field(default_factory=list)
-    epilogue_traces: list[TraceCtx] = field(default_factory=list)
-    prologue_traces: list[TraceCtx] = field(default_factory=list)
+from thunder.program import Differentiated, PartialBackwards
+from thunder.program import Program as Program
 
 
 def compile_program(
@@ -66,32 +49,49 @@ def compile_program(
 
 def execution_passes(options: CompileOptions) -> list[Any]:
     """What follows once the program, or the joint program, is complete."""
-    return [RemoveMarkers(options.skip_inplace_functionalization and options.skip_inplace_alias_updates), DeadCodeElimination(after="joint"), TransformForExecution(), Fusion()]
+    in_program_order = options.skip_inplace_functionalization and options.skip_inplace_alias_updates
+    return [
+        RemoveMarkers(in_program_order),
+        DeadCodeElimination(after="joint"),
+        Reinplace(),
+        TransformForExecution(),
+        Fusion(),
+    ]
 
 
 def _with_gradient(trace: TraceCtx, parts: ProgramParts, ctx: PassContext, transforms: Sequence[Any]) -> Program:
-    trace = run_passes(
-        [
-            FunctionPass(lambda t, c: joint_trace(t, c.executors), "autodiff", "joint"),
-            ProtectOverwritten(parts.epilogue_writes),
-            *execution_passes(ctx.options),
-        ],
-        trace,
-        ctx,
-    )
-    split = split_forward_backward(trace)
     backward_ctx = PassContext(ctx.options, ctx.executors, phase_ns=ctx.phase_ns, check_level=ctx.check_level)
-    forward = run_passes(_final_passes(split.forward, transforms), trace, ctx)
-    backward = None
-    if split.backward is not None:
-        backward = run_passes(_final_passes(split.backward, transforms), trace, backward_ctx)
+
+    def differentiate(given: Sequence[int] | None, ctx: PassContext, backward_ctx: PassContext) -> Differentiated:
+        joint = run_passes(
+            [
+                FunctionPass(lambda t, c: joint_trace(t, c.executors, given), "autodiff", "joint"),
+                ProtectOverwritten(parts.epilogue_writes),
+            ],
+            trace,
+            ctx,
+        )
+        executable = run_passes(execution_passes(ctx.options), joint, ctx)
+        split = split_forward_backward(executable)
+        if split.backward is None:
+            return Differentiated(joint, split, None)
+        backward = run_passes(_final_passes(split.backward, transforms), executable, backward_ctx)
+        return Differentiated(joint, split, backward.python_callable())
+
+    def differentiate_partly(given: Sequence[int]) -> Differentiated:
+        new = [PassContext(ctx.options, ctx.executors, check_level=ctx.check_level) for _ in range(2)]
+        return differentiate(given, *new)
+
+    full = differentiate(None, ctx, backward_ctx)
+    forward = run_passes(_final_passes(full.split.forward, transforms), full.joint, ctx)
     return Program(
         forward.python_callable(),
-        backward.python_callable() if backward is not None else None,
+        full.backward,
         *_epilogue(parts, ctx),
-        split.differentiable,
+        full.split.differentiable,
         ctx.history,
         backward_ctx.history,
+        partial=PartialBackwards(full, differentiate_partly),
     )
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch.autograd.function import once_differentiable
 
-from thunder.pipeline import Program
+from thunder.core.errors import DoubleBackwardError
+from thunder.program import Program
 
 
 class ThunderFunction(torch.autograd.Function):
@@ -20,20 +21,69 @@ class ThunderFunction(torch.autograd.Function):
     def forward(ctx: Any, program: Program, *args: Any) -> Any:
         outs, saved, others = program.forward(*args)
         ctx.program, ctx.others = program, others
+        ctx.sizes = [outs[n].shape for n in program.differentiable]
         ctx.save_for_backward(*saved)
+        ctx.set_materialize_grads(False)
         constant = [o for n, o in enumerate(outs) if n not in program.differentiable and isinstance(o, torch.Tensor)]
         if constant:
             ctx.mark_non_differentiable(*constant)
         return outs
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *grads: Any) -> Any:
         program = ctx.program
         if program.backward is None:
             return (None,) * len(ctx.needs_input_grad)
         cotangents = [grads[n] for n in program.differentiable]
-        return (None, *program.backward([list(ctx.saved_tensors), list(ctx.others)], cotangents))
+        saved = [list(ctx.saved_tensors), list(ctx.others)]
+        with torch.no_grad():
+            given = tuple(n for n, c in zip(program.differentiable, cotangents, strict=True) if c is not None)
+            if len(given) == len(cotangents):
+                results = program.backward(saved, cotangents)
+            else:
+                results = program.partial.get(given)(saved, cotangents, ctx.sizes)
+        if torch.is_grad_enabled():  # create_graph=True
+            results = _without_second_gradient(ctx, results)
+        return (None, *results)
+
+
+class _NoSecondGradient(torch.autograd.Function):
+    """Gives its tensors on as they are; their gradient is an error. What the gradients depend on is among the arguments."""
+
+    @staticmethod
+    def forward(ctx: Any, count: int, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return tuple(t.detach() for t in tensors[:count])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        raise DoubleBackwardError(
+            "a gradient of a gradient was asked of a compiled function, which has only a first one; "
+            "call the function that was compiled instead, or compile it without the part that is differentiated twice"
+        )
+
+
+def _without_second_gradient(ctx: Any, results: Sequence[Any]) -> list[Any]:
+    """The gradients as a graph that depends on the leaves below this node, and that cannot be differentiated."""
+    tensors = [g for g in results if isinstance(g, torch.Tensor)]
+    if not tensors:
+        return list(results)
+    tracked = iter(_NoSecondGradient.apply(len(tensors), *tensors, *_leaves_below(ctx)))
+    return [next(tracked) if isinstance(g, torch.Tensor) else g for g in results]
+
+
+def _leaves_below(node: Any) -> list[torch.Tensor]:
+    """The leaves that a node of torch's graph is computed from."""
+    leaves: list[torch.Tensor] = []
+    pending, seen = [node], set()
+    while pending:
+        for following, _ in pending.pop().next_functions:
+            if following is None or following in seen:
+                continue
+            seen.add(following)
+            pending.append(following)
+            if (variable := getattr(following, "variable", None)) is not None:
+                leaves.append(variable)
+    return leaves
 
 
 def run(program: Program, args: tuple) -> Any:

@@ -22,6 +22,8 @@ class Value:
     is_tracked: False where autograd does not see the view (detach, or made under no_grad).
     current: the tensor that holds its value now, in the rewritten trace.
     version: how many writes to the storage `current` has seen.
+    has_own_history: autograd knows another history of it than that of a view of its parent: the result of a custom
+        function that gives back its input, or a detached view that was written with a gradient.
     """
 
     proxy: TensorProxy
@@ -31,6 +33,7 @@ class Value:
     is_tracked: bool = True
     current: Any = None
     version: int = 0
+    has_own_history: bool = False
 
 
 @dataclass

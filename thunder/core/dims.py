@@ -132,7 +132,7 @@ def result_device(*args: Any) -> devices.Device:
 
 def extract_shape_from_varargs(shape: Any) -> tuple:
     """A shape given as one sequence or as separate sizes: `((2, 3),)` and `(2, 3)` both give (2, 3)."""
-    if isinstance(shape, int | NumberProxy | SYMBOLIC_TYPES):
+    if isinstance(shape, (int, NumberProxy, *SYMBOLIC_TYPES)):
         return (get_numberlike_value(shape),)
     if len(shape) == 1 and isinstance(shape[0], Sequence) and not isinstance(shape[0], str):
         shape = shape[0]

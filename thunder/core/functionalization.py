@@ -9,6 +9,8 @@ backward functions go through the same one.
 
 from __future__ import annotations
 
+import copy
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -24,7 +26,7 @@ from thunder.core.alias_analysis import (
     same_geometry,
 )
 from thunder.core.errors import UnsupportedOpError
-from thunder.core.origin import NO_GRAD, origin
+from thunder.core.origin import BACKWARD, NO_GRAD, current_origin, origin
 from thunder.core.overlap import check_overlap
 from thunder.core.proxies import Layout, Proxy, TensorProxy
 from thunder.core.pytree import tree_map
@@ -46,6 +48,17 @@ class Functionalizer:
         self.info = AliasInfo()
         self.bodies: list[Any] = []
         self.forward_values: dict[str, Any] = {}
+
+    def fork(self, trace: TraceCtx) -> Functionalizer:
+        """A functionalizer that goes on from here in `trace`; this one stays as it is."""
+        other = copy.copy(self)
+        other.trace = trace
+        other.bodies, other.forward_values = list(self.bodies), dict(self.forward_values)
+        other.info = AliasInfo(
+            {name: replace(value) for name, value in self.info.values.items()},
+            {n: replace(storage, members=list(storage.members)) for n, storage in self.info.storages.items()},
+        )
+        return other
 
     # Reading
 
@@ -70,17 +83,24 @@ class Functionalizer:
         fresh = self.read(parent.proxy)
         node = value.node
         if node is None:
-            value.current, value.version = fresh, storage.version
+            self._renew(value, fresh, storage)
             return
         new = {o.name: self._like(o, o.requires_grad or (value.is_tracked and fresh.requires_grad)) for o in node.flat_proxy_outs if isinstance(o, TensorProxy)}  # fmt: skip
         args = (fresh, *tree_map(self.read, node.args[1:]))
         output = tree_map(lambda o: new.get(o.name, o) if isinstance(o, Proxy) else o, node.output)
-        with origin(node.origin, pass_name="functionalization"):
+        # A view of forward that backward has to compute again is part of backward.
+        with origin(node.origin, add_tags=current_origin().tags & {BACKWARD}, pass_name="functionalization"):
             self.trace.emit(node.sym, args, tree_map(self.read, node.kwargs), output)
         for name, p in new.items():
             sibling = self.info.values.get(name)
             if sibling is not None and sibling.node is node:
-                sibling.current, sibling.version = p, storage.version
+                self._renew(sibling, p, storage)
+
+    def _renew(self, value: Value, fresh: TensorProxy, storage: Storage) -> None:
+        """Gives a view its memory's present value; a history of its own it keeps."""
+        if value.has_own_history and value.current.requires_grad:
+            fresh = self._emit(prims.update_data, (value.current, fresh), like=fresh, requires_grad=True)
+        value.current, value.version = fresh, storage.version
 
     def _like(self, p: TensorProxy, requires_grad: bool) -> TensorProxy:
         name = self.trace.unique_name(f"{p.name}_v")
@@ -103,7 +123,9 @@ class Functionalizer:
         if known:
             self._returned_argument(node, args, kwargs)
             return
-        tracked = any(isinstance(a, TensorProxy) and a.requires_grad for a in (*_tensors(args), *_tensors(kwargs)))
+        read = (*_tensors(args), *_tensors(kwargs))
+        captured = (*_tensors(node.args), *_tensors(node.kwargs))
+        tracked = any(a.requires_grad and not b.requires_grad for a, b in zip(read, captured, strict=True))
         output = tree_map(lambda o: self._retracked(o, node, tracked), node.output)
         with origin(node.origin):
             self.trace.emit(node.sym, args, kwargs, output)
@@ -203,6 +225,7 @@ class Functionalizer:
         root = self.info.values[storage.root]
         old_root = self.read(root.proxy)
         is_seen = tracked and self.info.is_tracked(p.name)
+        value.has_own_history |= tracked and not is_seen and new.requires_grad
         if self.info.view_chain(p.name):
             new_root = self._updated_root(root, old_root, p, new, is_seen)
         else:
@@ -325,10 +348,12 @@ class Functionalizer:
             if storage is None:
                 self.info.add_root(result, result)
                 continue
-            self.info.add_view(result, o.name, None, None, current=result, is_tracked=True)
+            own = self.info.add_view(result, o.name, None, None, current=result, is_tracked=True)
             is_inner = not any(isinstance(a, TensorProxy) and a.layout and self.info.storage_of(a.name) is storage for a in inputs)
             if is_inner or n in body.dirty:
                 self._adopt(storage, o, result)
+            else:
+                own.has_own_history = True
 
     def _adopt(self, storage: Storage, o: TensorProxy, result: TensorProxy) -> None:
         """From here on the memory's value, and its gradient, is the function's result."""

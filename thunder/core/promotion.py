@@ -64,7 +64,7 @@ def get_numberlike_type(x: Any) -> type:
 
 def is_numberlike(x: Any) -> bool:
     """Whether `x` is a number, a number proxy or a symbolic number."""
-    return isinstance(x, Number | NumberProxy | SYMBOLIC_TYPES)
+    return isinstance(x, (Number, NumberProxy, *SYMBOLIC_TYPES))
 
 
 def get_numberlike_value(x: Any) -> Any:

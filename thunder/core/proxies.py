@@ -231,7 +231,7 @@ class NumberProxy(Proxy, NumberProxyInterface):
         self.constraint = constraint or CONSTRAINT.DYNAMIC
 
     def replace(self, **changes: Any) -> NumberProxy:
-        return NumberProxy(
+        return type(self)(
             changes.get("name"),
             changes.get("value", self.value),
             python_type=changes.get("python_type", self.python_type),
@@ -504,10 +504,14 @@ def pytype(x: Any) -> type | None:
     return type(x) if isinstance(x, Number) else None
 
 
-def numberproxy(cls: type, value: Any, constraint: CONSTRAINT | None = None) -> NumberProxy:
+def numberproxy(
+    cls: type, value: Any, constraint: CONSTRAINT | None = None, *, name: str | None = None
+) -> NumberProxy:
     """A number proxy for values of the Python type `cls`."""
     table = {bool: IntegerProxy, int: IntegerProxy, float: FloatProxy, complex: ComplexProxy}
-    return table[cls](value=value, python_type=cls, constraint=constraint)
+    if name is None and cls is bool:
+        name = make_proxy_name(prefix="b")
+    return table[cls](name, value, python_type=cls, constraint=constraint)
 
 
 def tensorproxy(t: torch.Tensor, /, *, name: str | None = None, history: Any = None) -> TensorProxy:
@@ -535,8 +539,7 @@ def proxy(x: Any, *, name: str | None = None, history: Any = None) -> Any:
     if isinstance(x, torch.Tensor):
         return tensorproxy(x, name=name, history=history)
     if isinstance(x, Number):
-        made = numberproxy(type(x), x)
-        return made if name is None else made.replace(name=name)
+        return numberproxy(type(x), x, name=name)
     if isinstance(x, str):
         return StringProxy(x, name=name, history=history)
     return AnyProxy(x, name=name, history=history)

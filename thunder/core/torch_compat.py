@@ -19,11 +19,14 @@ from torch._dynamo.convert_frame import compile_lock
 from torch._dynamo.variables import ConstDictVariable, ListVariable
 from torch._guards import TracingContext, tracing
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import CallMethodKey
+from torch.utils._pytree import SequenceKey
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 __all__ = [
-    "FakeTensor", "FakeTensorMode", "HigherOrderOperator", "OpOverload", "OpOverloadPacket", "TorchDispatchMode",
+    "CallMethodKey", "SequenceKey",
+    "DataDependentOutputException", "FakeTensor", "FakeTensorMode", "HigherOrderOperator", "OpOverload", "OpOverloadPacket", "TorchDispatchMode",
     "aten_packet", "compile_with_dynamo", "fake_mode_of_tracing", "compile_with_inductor", "is_functorch_value", "is_mutable", "no_autocast", "capture_setting", "load_inductor_artifact", "storage_key",
     "tracing_fake_mode",
 ]  # fmt: skip
@@ -49,6 +52,16 @@ class _Watched:
         return self.around(lambda: self._torchdynamo_orig_backend(*args, **kwargs))
 
 
+# Logging is no part of a program: captured code runs without it, instead of being refused.
+_LOGGING_METHODS = ("debug", "info", "warning", "warn", "error", "critical", "exception", "log", "warning_once", "info_once")
+
+
+def _ignore_logging() -> None:
+    """Lets captured programs call loggers; libraries add methods of their own to Logger, so this runs per compilation."""
+    methods = (getattr(logging.Logger, name, None) for name in _LOGGING_METHODS)
+    torch._dynamo.config.ignore_logging_functions.update(m for m in methods if m is not None)
+
+
 def compile_with_dynamo(
     fn: Callable,
     *,
@@ -65,6 +78,7 @@ def compile_with_dynamo(
         guard_failed: told, when a call fits no program, what about it did not fit, once per program.
         guard_filter: from guards to a list of bools, False for those to leave out.
     """
+    _ignore_logging()
     extra: dict[str, Any] = {"isolate_recompiles": True}
     context = torch._dynamo.optimize(
         backend=backend,
@@ -184,7 +198,8 @@ def storage_key(t: torch.Tensor) -> int | None:
 def aten_packet(name: str) -> OpOverloadPacket | None:
     """The aten operation of this name, or None."""
     try:
-        return getattr(torch.ops.aten, name, None)
+        found = getattr(torch.ops.aten, name, None)
+        return found if isinstance(found, OpOverloadPacket) else None
     except (AttributeError, RuntimeError):
         return None
 

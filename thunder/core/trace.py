@@ -234,6 +234,7 @@ def _scratch(prefix: str | None, known: Sequence[Proxy], parent: TraceCtx | None
     new = TraceCtx()
     if parent is not None:
         new.names, new._counters = parent.names, parent._counters
+        new.make_name = parent.make_name  # type: ignore[method-assign]
     else:
         new.names = {p.name for p in known}
         make_name = new.make_name

@@ -143,15 +143,18 @@ def apply_function(recorder: Recorder, cls: Any, args: tuple, kwargs: dict[str, 
 
 def _apply_plain(recorder: Recorder, cls: Any, args: tuple) -> Any:
     """Nobody will ask for a gradient: the forward's calls, among those around them."""
-    context = FunctionContext((False,) * len(args))
     enabled = torch.is_grad_enabled()
     recorder.set_grad_enabled(False)
-    with recorder.paused(), torch.no_grad():
-        with _resumed(recorder):
-            outputs = _run_forward(cls, context, args)
-            outputs = _map_outputs(outputs, lambda o: _fresh_alias(o, args, context))
+    call = _Call(cls, args, FunctionContext((False,) * len(args)), recorder)
+    with recorder.paused():
+        results = _run_in_autograd(call, _resumed(recorder))
+    made = call.outputs if isinstance(call.outputs, tuple | list) else [call.outputs]
+    for o, result in zip(made, results if isinstance(results, tuple | list) else [results], strict=True):
+        if isinstance(o, torch.Tensor) and result is not o:
+            # An input that comes back is a new tensor on its memory.
+            recorder.add("call_method", "detach", (o,), {}, result)
     recorder.set_grad_enabled(enabled)
-    return outputs
+    return results
 
 
 @contextmanager
@@ -168,7 +171,7 @@ def _map_outputs(outputs: Any, fn: Callable[[Any], Any]) -> Any:
 
 
 def _is_in(t: Any, tensors: Sequence[Any]) -> bool:
-    return any(t is other for other in tensors)
+    return isinstance(t, torch.Tensor) and any(t is other for other in tensors)
 
 
 def _fresh_alias(o: Any, args: tuple, context: FunctionContext) -> Any:
@@ -187,7 +190,7 @@ def _apply_tracked(recorder: Recorder, cls: Any, args: tuple) -> Any:
     inner.set_grad_enabled(False)
     call = _Call(cls, args, FunctionContext(needs), inner)
     with recorder.paused():
-        results = _run_in_autograd(call)
+        results = _run_in_autograd(call, recording_into(inner))
         backward = _backward_graph(call, results)
     saved, backward_module, saved_for_backward = backward
     outputs = _map_outputs(call.outputs, lambda o: o)
@@ -206,14 +209,18 @@ def _apply_tracked(recorder: Recorder, cls: Any, args: tuple) -> Any:
     return results
 
 
-def _run_in_autograd(call: _Call) -> Any:
+def _run_in_autograd(call: _Call, inside: Any) -> Any:
+    """Runs the function's forward as torch does; `inside` is the context for it."""
+
     class Traced(Function):
         @staticmethod
         def forward(ctx: Any, *args: Any) -> Any:
             context = call.context
-            with recording_into(call.recorder):
+            with inside:
                 outputs = _run_forward(call.cls, context, args)
-                call.outputs = _map_outputs(outputs, lambda o: _fresh_alias(o, args, context))
+                if any(context.needs_input_grad):
+                    outputs = _map_outputs(outputs, lambda o: _fresh_alias(o, args, context))
+                call.outputs = outputs
             ctx.mark_dirty(*context.dirty_tensors)
             ctx.mark_non_differentiable(*(t for t in context.non_differentiable if not _is_in(t, context.dirty_tensors)))
             ctx.save_for_backward(*context.to_save)

@@ -23,6 +23,7 @@ from thunder.core.tracing import tracectx
 from thunder.extend.executor import lookasides_of
 from thunder.frontend.autocasting import AutocastState
 from thunder.frontend.lowering import Lowering, example_value, input_name
+from thunder.frontend.version_checks import Refusals, fake_like, refusals_of_graph
 from thunder.pipeline import Program, compile_program
 from thunder.runtime import run
 
@@ -35,6 +36,7 @@ class CaptureSettings:
     executors: Sequence[Any] = ()
     transforms: Sequence[Any] = ()
     disable_torch_autograd: bool = False
+    argument_names: Sequence[str] = ()
     on_compile: Callable[[CompiledGraph, Program], None] = lambda graph, program: None
     on_run: Callable[[Program], None] = lambda program: None
 
@@ -50,6 +52,7 @@ class CompiledGraph:
         *,
         grad_enabled: bool | None = None,
         requires_grad: Sequence[bool] | None = None,
+        refusals: Refusals | None = None,
     ):
         """Compiles `gm`.
 
@@ -57,6 +60,7 @@ class CompiledGraph:
             example_inputs: real or fake inputs; they show which inputs share memory.
             grad_enabled: whether autograd is on where the graph starts; None for its state now.
             requires_grad: for each input whether it requires grad; None to ask the examples.
+            refusals: where eager's backward raises; None to find out.
         """
         self.gm = gm
         self.settings = settings
@@ -71,6 +75,7 @@ class CompiledGraph:
         self.writes_memory = True
         pattern = input_overlap_pattern(list(example_inputs))
         self.programs[pattern] = self._compile(pattern)
+        self._refusals = self._find_refusals(example_inputs) if refusals is None else refusals
         self._grad_after = None if self._grad_at_end == self.grad_enabled else self._grad_at_end
         self.writes_memory = self._writes
         if not self.writes_memory:
@@ -87,9 +92,24 @@ class CompiledGraph:
                     program = self.programs[pattern] = self._compile_late(pattern)
         self.settings.on_run(program)
         result = run(program, args)
+        if self._refusals and torch.is_grad_enabled():
+            self._refusals.attach(args, result)
         if self._grad_after is not None:
             torch._C._set_grad_enabled(self._grad_after)
         return result
+
+    def _find_refusals(self, example_inputs: Sequence[Any]) -> Refusals:
+        """Where eager's backward raises because of a write; looked for in programs that write what autograd tracks."""
+        if not self._writes_tracked or self.fake_mode is None:
+            return Refusals()
+        placeholders = [n for n in self.gm.graph.nodes if n.op == "placeholder"]
+        inputs = []
+        for node, example, requires_grad in zip(placeholders, example_inputs, self._requires_grad, strict=True):
+            fake = example_value(node)
+            is_leaf = not isinstance(example, torch.Tensor) or example.is_leaf
+            is_tensor = isinstance(fake, torch.Tensor)
+            inputs.append(fake_like(fake, self.fake_mode, requires_grad, is_leaf) if is_tensor else fake)
+        return refusals_of_graph(self.gm, self.fake_mode, inputs)
 
     def _compile_late(self, pattern: tuple) -> Program:
         """The program for another way in which inputs share memory, met when Dynamo's compilation is long over.
@@ -113,7 +133,7 @@ class CompiledGraph:
         ctx.phase_ns["lowering"] = time.perf_counter_ns() - start
         differentiable = self._is_tracked and not settings.disable_torch_autograd
         program = compile_program(trace, ctx, differentiable=differentiable, transforms=settings.transforms)
-        program.phase_ns = ctx.phase_ns  # type: ignore[attr-defined]
+        program.phase_ns = ctx.phase_ns
         settings.on_compile(self, program)
         return program
 
@@ -129,17 +149,19 @@ class CompiledGraph:
         placeholders = [n for n in self.gm.graph.nodes if n.op == "placeholder"]
         inputs = []
         for node, requires_grad in zip(placeholders, self._requires_grad, strict=True):
-            p = lowering.input_proxy(example_value(node), input_name(node.name), requires_grad=requires_grad)
+            p = lowering.input_proxy(example_value(node), input_name(node.name, self.settings.argument_names), requires_grad=requires_grad)
             inputs.append(p)
         inputs = _share_memory(lowering, placeholders, inputs, pattern)
         trace.args = tuple(inputs)
         with tracectx(trace):
             for p in inputs:
                 trace.emit(prims.unpack_trivial, (p,), {"name": p.name if hasattr(p, "name") else None}, p)
+            lowering.bind_sizes(inputs)
             result = lowering.run(self.gm.graph, self.gm, inputs)
             flat, _ = tree_flatten(result)
             trace.emit(prims.python_return, (tuple(flat),), {}, None)
         self._grad_at_end, self._is_tracked = lowering.grad_enabled, lowering.is_tracked
+        self._writes_tracked = lowering.is_tracked and any(n.written for n in trace.bound_symbols)
         self._writes = any(n.written or n.sym is prims.custom_vjp for n in trace.bound_symbols)
         return trace
 

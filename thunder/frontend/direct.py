@@ -13,13 +13,14 @@ from typing import Any
 
 import torch
 
-from thunder.core.errors import UnsupportedOpError
+from thunder.core.errors import DataDependentControlFlowError, UnsupportedOpError
 from thunder.core.pytree import tree_flatten, tree_unflatten
 from thunder.core.sizes import hashable_leaf
-from thunder.core.torch_compat import FakeTensorMode
+from thunder.core.torch_compat import DataDependentOutputException, FakeTensorMode
 from thunder.frontend.autograd_functions import functions_recorded
 from thunder.frontend.capture import CaptureSettings, CompiledGraph
 from thunder.frontend.recording import Recorder
+from thunder.frontend.version_checks import fake_like, refusals_of
 
 _BY_HAND = "autograd_function_apply"
 
@@ -70,10 +71,11 @@ class DirectCapture:
     def _capture(self, flat: list[Any], spec: Any) -> _Captured:
         mode = FakeTensorMode()
         outer: dict[int, tuple[torch.Tensor, Any]] = {}
+        fakes = _Fakes(mode, [v for v in flat if isinstance(v, torch.Tensor)])
 
         def enter_outer(real: torch.Tensor) -> Any:
             if id(real) not in outer:
-                outer[id(real)] = (real, _fake_of(real, mode))
+                outer[id(real)] = (real, fakes.of(real))
                 recorder.placeholder(f"l_outer_{len(outer)}_", outer[id(real)][1])
             return outer[id(real)][1]
 
@@ -82,35 +84,52 @@ class DirectCapture:
         for n, v in enumerate(flat):
             if isinstance(v, torch.Tensor):
                 if id(v) not in outer:
-                    outer[id(v)] = (v, _fake_of(v, mode))
+                    outer[id(v)] = (v, fakes.of(v))
                     recorder.placeholder(f"l_x{n}_", outer[id(v)][1])
                 v = outer[id(v)][1]
             values.append(v)
         given = len(outer)
         args, kwargs = tree_unflatten(values, spec)
-        with mode, functions_recorded(recorder):
-            result = self.fn(*args, **kwargs)
+        try:
+            with mode, functions_recorded(recorder):
+                result = self.fn(*args, **kwargs)
+        except DataDependentOutputException as e:
+            raise DataDependentControlFlowError(
+                f"the program's course depends on the values of a tensor, which are not known while it is traced: {e}"
+            ) from None
         outs, out_spec = tree_flatten(result)
         constants = tuple((n, o) for n, o in enumerate(outs) if not isinstance(o, torch.Tensor))
         gm = recorder.module(tuple(o if isinstance(o, torch.Tensor) else None for o in outs))
+        with mode:
+            refusals = refusals_of([fake for _, fake in outer.values()], outs)
         tensors = [real for real, _ in outer.values()]
-        return _Captured(CompiledGraph(gm, self.settings, tensors), tuple(tensors[given:]), out_spec, constants)
+        graph = CompiledGraph(gm, self.settings, tensors, refusals=refusals)
+        return _Captured(graph, tuple(tensors[given:]), out_spec, constants)
 
 
-def _fake_of(t: torch.Tensor, mode: FakeTensorMode) -> Any:
-    """A fake tensor like `t`, in memory of its own; one that needs a gradient and is no leaf may be written to, as `t` may."""
-    if t.layout is not torch.strided:
-        return mode.from_tensor(t)
-    with mode, torch.enable_grad():
-        fake = torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device)
-        if not t.requires_grad:
+class _Fakes:
+    """Fake tensors for real ones: views of one base are views of one fake base, if several of them are arguments."""
+
+    def __init__(self, mode: FakeTensorMode, tensors: list[torch.Tensor]):
+        self.mode = mode
+        self._count: dict[int, int] = {}
+        self._bases: dict[int, Any] = {}
+        for t in {id(t): t for t in tensors}.values():
+            key = id(t if t._base is None else t._base)
+            self._count[key] = self._count.get(key, 0) + 1
+
+    def of(self, t: torch.Tensor) -> Any:
+        """A fake tensor for `t`."""
+        base = t if t._base is None else t._base
+        if self._count.get(id(base), 0) < 2 or base.requires_grad != t.requires_grad:
+            return fake_like(t, self.mode, t.requires_grad, t.is_leaf)
+        if id(base) not in self._bases:
+            self._bases[id(base)] = fake_like(base, self.mode, base.requires_grad, base.is_leaf)
+        fake = self._bases[id(base)]
+        if t is base:
             return fake
-        if t.is_leaf:
-            return torch.nn.Parameter(fake) if isinstance(t, torch.nn.Parameter) else fake.requires_grad_()
-        source = torch.zeros((), dtype=t.dtype, device=t.device, requires_grad=True)
-        if any(size > 1 and step == 0 for size, step in zip(t.shape, t.stride(), strict=True)):
-            return fake.requires_grad_().view_as(fake)
-        return fake.add_(source)
+        with self.mode, torch.enable_grad():
+            return fake.as_strided(t.shape, t.stride(), t.storage_offset() - base.storage_offset())
 
 
 def _guards_of(flat: list[Any]) -> tuple:

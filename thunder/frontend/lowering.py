@@ -10,6 +10,7 @@ import builtins
 import re
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -24,10 +25,12 @@ from thunder.core.proxies import AnyProxy, Layout, NumberProxy, Proxy, TensorPro
 from thunder.core.pytree import tree_flatten, tree_iter, tree_map
 from thunder.core.sizes import SYMBOLIC_TYPES, concrete
 from thunder.core.torch_compat import (
+    CallMethodKey,
     FakeTensor,
     HigherOrderOperator,
     OpOverload,
     OpOverloadPacket,
+    SequenceKey,
     aten_packet,
     is_functorch_value,
     storage_key,
@@ -44,13 +47,18 @@ from thunder.torch.registry import method_call, operator_call, symbol_for, symbo
 _FILE_LINE = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)\n\s*(?P<code>.*)')
 
 
+# A module is called through a function of thunder's own, which is no line of the user's.
+_OWN_FRAMES = (str(Path(__file__).parent), str(Path(__file__).parents[1] / "jit.py"))
+
+
 def source_location(stack_trace: str | None) -> SourceLocation | None:
     """The innermost user line of an fx node's stack trace."""
     if not stack_trace:
         return None
     found = None
-    for found in _FILE_LINE.finditer(stack_trace):
-        pass
+    for frame in _FILE_LINE.finditer(stack_trace):
+        if not frame["file"].startswith(_OWN_FRAMES):
+            found = frame
     if found is None:
         return None
     return SourceLocation(found["file"], int(found["line"]), found["code"].strip(), found["function"])
@@ -64,13 +72,21 @@ def module_path(node: fx.Node) -> str:
     return str(next(reversed(stack.values()))[0]).replace("L['self'].", "")
 
 
-_NUMBER_OF_INPUT_PREFIX = re.compile(r"^[lL]_(self_|args_|kwargs_)?(modules_)?")
 
 
-def input_name(name: str) -> str:
-    """A readable name for a Dynamo placeholder: `l_self_modules_fc_parameters_weight_` → `t_fc_weight`, `l_x_` → `x`."""
+_POSITIONAL = re.compile(r"^[lL]_args_(?P<n>\d+)_(?P<rest>.*)$")
+
+
+def input_name(name: str, arguments: Sequence[str] = ()) -> str:
+    """A readable name for a Dynamo placeholder: `l_self_modules_fc_parameters_weight_` → `t_fc_weight`, `l_x_` → `x`.
+
+    `arguments`: names of the positional parameters behind `*args`, so that `l_args_0_` is called as the user calls it.
+    """
+    positional = _POSITIONAL.match(name)
+    if positional is not None and int(positional["n"]) < len(arguments):
+        return f"{arguments[int(positional['n'])]}{positional['rest'].rstrip('_')}"
     is_member = "_parameters_" in name or "_buffers_" in name
-    short = re.sub(r"^[lL]_(self_)?", "", name).strip("_")
+    short = re.sub(r"^[lL]_(self_|original_|kwargs_(?=[^_]))?", "", name).strip("_")
     short = re.sub(r"(^|_)(modules|parameters|buffers)_", r"\1", short)
     short = re.sub(r"_+", "_", short).strip("_") or name
     if is_member:
@@ -232,7 +248,10 @@ class Lowering:
             raise UnsupportedOpError(f"Tensor.{method} changes a tensor's storage, which a traced program cannot do")
         view = {"as_strided_": torch.as_strided}.get(method) or getattr(torch.Tensor, method[:-1])
         self._by_fake.pop(id(example), None)
+        before = self.grad_enabled
+        self.grad_enabled |= args[0].requires_grad  # such a change keeps the tensor's history also under no_grad
         out = self.plain_call(view, args, kwargs, example, name)
+        self.grad_enabled = before
         self.rebound[args[0].name] = out
         return out
 
@@ -320,6 +339,14 @@ class Lowering:
         python_type = int if symbol.is_integer else float
         name = NumberProxy(self.trace.make_name(str(symbol)), python_type=python_type)
         self.trace.emit(prims.bind_symbol, (value, tuple(path)), {}, name)
+
+    def bind_sizes(self, inputs: Sequence[Any]) -> None:
+        """Defines the symbolic sizes of the inputs that are not inputs themselves, such as those of `x.nonzero()`."""
+        for p in inputs:
+            for dim, size in enumerate(p.shape if isinstance(p, TensorProxy) else ()):
+                name = str(size.node.expr) if isinstance(size, SYMBOLIC_TYPES) else ""
+                if name.isidentifier() and name not in self.trace.names:
+                    self._bind_symbol(size.node.expr, (CallMethodKey("size"), SequenceKey(dim)), p)
 
     def _number_from_data(self, node: fx.Node, args: tuple, kwargs: dict[str, Any], example: Any, bindings: dict) -> Any:
         """A call such as `x.item()`: it stays, and what reads its result reads the symbol."""

@@ -170,9 +170,7 @@ class Recorder(TorchFunctionMode):
             kept = torch.ops.aten.alias.default(t).requires_grad_(t.requires_grad)
         recorder: Recorder | None = self
         while recorder is not None:
-            for node in recorder.graph.nodes:
-                if node.meta.get("example_value") is t:
-                    node.meta["example_value"] = kept
+            _replace_example(recorder.graph, recorder.attributes, t, kept)
             recorder = recorder.parent
         self._alive.append(kept)
 
@@ -227,6 +225,16 @@ class Recorder(TorchFunctionMode):
         """The graph, which returns `result`."""
         self.graph.output(tree_map(self.argument, result))
         return fx.GraphModule(self.attributes, self.graph)
+
+
+def _replace_example(graph: fx.Graph, attributes: dict[str, Any], old: torch.Tensor, new: torch.Tensor) -> None:
+    """In all nodes of a graph and of the graphs inside it."""
+    for node in graph.nodes:
+        if node.meta.get("example_value") is old:
+            node.meta["example_value"] = new
+    for body in attributes.values():
+        if isinstance(body, fx.GraphModule):
+            _replace_example(body.graph, dict(body.named_children()), old, new)
 
 
 def _short_name(target: Any) -> str:

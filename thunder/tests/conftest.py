@@ -20,6 +20,7 @@ _SCRATCH = tempfile.TemporaryDirectory(prefix="thunder-tests-")
 os.environ.setdefault("THUNDER_CHECKS", "2")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", os.path.join(_SCRATCH.name, "inductor"))
+os.environ.setdefault("THUNDER_CACHE_DIR", os.path.join(_SCRATCH.name, "thunder"))
 torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 
 

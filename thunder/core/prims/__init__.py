@@ -1,6 +1,6 @@
 """Primitives: the operations that everything else decomposes into."""
 
-from thunder.core.prims.autograd import custom_vjp, get_grad, late_saved, put_grad, set_grad_enabled
+from thunder.core.prims.autograd import custom_vjp, get_grad, late_saved, put_grad, set_grad_enabled, with_history
 from thunder.core.prims.base import ELEMENTWISE_PRIM_OUTPUT_DTYPE_KIND, PrimIDs, make_prim, prim_by_id
 from thunder.core.prims.creation import (
     empty, exogenous_like, full, iota, tensor_from_sequence,
@@ -21,6 +21,7 @@ from thunder.core.prims.inplace import (
     random_on_clones,
     random_write_through,
     run_on_clones,
+    setitem_,
     setitem_value_grad,
     shallow_copy,
     strided_view,
@@ -28,6 +29,7 @@ from thunder.core.prims.inplace import (
     update_data,
     view_of,
     view_update,
+    view_update_,
     write_through,
 )
 from thunder.core.prims.linalg import (
@@ -71,11 +73,11 @@ __all__ = [
     "index_put", "iota", "isfinite", "item", "late_saved", "le", "lerp", "lgamma", "linear", "log", "log10",
     "log1p", "log2", "lt", "make_prim", "matmul", "maximum", "minimum", "mul", "multinomial", "ndtri", "ne", "neg",
     "nextafter", "pad", "pow", "prim_by_id", "prod", "put_grad", "py_abs", "py_floordiv", "python_del",
-    "python_return", "randint", "randn", "random_on_clones", "real", "reciprocal", "remainder", "reshape", "round",
+    "python_return", "randint", "randn", "random_on_clones", "random_write_through", "real", "reciprocal", "remainder", "reshape", "round",
     "rsqrt", "run_on_clones", "scatter", "scatter_add", "set_grad_enabled", "setitem_value_grad", "shallow_copy",
     "shape", "sign", "signbit", "sin", "sinh", "sink", "slice_prim", "sort", "sqrt", "squeeze", "std",
     "stride_order", "strided_view", "sub", "sum", "take", "take_along_axis", "tan", "tanh", "tensor_constant",
     "tensor_from_sequence", "topk", "transpose", "trunc", "unfold", "uniform", "uniform_philox", "unpack_sequence",
-    "unpack_trivial", "update_aliases", "update_data", "var", "var_mean", "view", "view_of", "view_update", "where",
-    "zeta",
+    "unpack_trivial", "update_aliases", "update_data", "var", "var_mean", "view", "view_of", "view_update", "view_update_", "setitem_", "where",
+    "with_history", "write_through", "zeta",
 ]  # fmt: skip

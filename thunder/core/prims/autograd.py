@@ -48,6 +48,23 @@ late_saved = make_prim(
 )  # fmt: skip
 late_saved.__dict__["__doc__"] = "What a custom backward reads when it runs: its saved tensors as they are when forward ends."
 
+
+class _WithHistory(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, window: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        return window.detach()
+
+    @staticmethod
+    def backward(ctx: Any, g: torch.Tensor) -> tuple[None, torch.Tensor]:
+        return None, g
+
+
+with_history = make_prim(
+    "WITH_HISTORY", "with_history", meta=lambda window, value: fresh(window, requires_grad=value.requires_grad),
+    python_impl=_WithHistory.apply,
+)  # fmt: skip
+with_history.__dict__["__doc__"] = "A tensor on the memory of `window` with the autograd history of `value`, equal to it."
+
 set_grad_enabled = make_prim(
     "SET_GRAD_ENABLED", "set_grad_enabled", meta=lambda enabled: None, python_impl=torch._C._set_grad_enabled,
     traits=Traits(is_kept=True, is_barrier=True),

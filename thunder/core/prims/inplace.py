@@ -164,6 +164,31 @@ copy_with_setitem = make_prim(
 )
 
 
+def _view_update_in_place(base: torch.Tensor, src: Any, views: ViewChain) -> torch.Tensor:
+    window = apply_views(base, views)
+    if isinstance(src, torch.Tensor):
+        window.copy_(src)
+    else:
+        window.fill_(src)
+    return base
+
+
+def _setitem_in_place(a: torch.Tensor, key: Any, value: Any) -> torch.Tensor:
+    a[key] = value
+    return a
+
+
+_WRITES_FIRST = Traits(writes=(0,), is_barrier=True)
+view_update_ = make_prim(
+    "VIEW_UPDATE_", "view_update_", meta=lambda base, src, views: fresh(base), python_impl=_view_update_in_place,
+    traits=_WRITES_FIRST, tags=(OpTags.IN_PLACE,),
+)  # fmt: skip
+setitem_ = make_prim(
+    "SETITEM_", "setitem_", meta=lambda a, key, value: fresh(a), python_impl=_setitem_in_place,
+    traits=_WRITES_FIRST, tags=(OpTags.IN_PLACE,),
+)  # fmt: skip
+
+
 def _setitem_value_grad(g: torch.Tensor, key: Any, shape: Any, dtype: torch.dtype) -> torch.Tensor:
     return g[key].sum_to_size(shape).to(dtype)
 

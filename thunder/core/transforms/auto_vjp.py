@@ -8,7 +8,7 @@ met again. So every operation that torch can differentiate has the gradient that
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -282,9 +282,32 @@ def _finish_template(
     views = _views_for(forward, residual, from_outputs)
     all_refs = [o for o in outputs] + [c if c is not None else Ref(-1) for c in cotangents]
     if views is not None:
-        return Template(n_inputs, len(outputs), None, all_refs, (*views, *backward), grads)
+        folded, grads = _without_double_transposes([*views, *backward], grads)
+        return Template(n_inputs, len(outputs), None, all_refs, tuple(folded), grads)
     forward = _live(forward, {o.n for o in outputs} | reads)
     return Template(n_inputs, len(outputs), tuple(forward), all_refs, tuple(backward), grads)
+
+
+def _without_double_transposes(nodes: list[TemplateNode], grads: tuple) -> tuple[list[TemplateNode], tuple]:
+    """Autograd of a linear layer transposes twice; `t(t(x))` is `x`."""
+    transposed: dict[int, Ref] = {}
+    same: dict[int, Ref] = {}
+
+    def final(v: Any) -> Any:
+        return same.get(v.n, v) if isinstance(v, Ref) else v
+
+    kept: list[TemplateNode] = []
+    for node in nodes:
+        node = replace(node, args=tree_map(final, node.args), kwargs=tree_map(final, node.kwargs))
+        if node.op is torch.ops.aten.t.default and isinstance(node.outs, Ref):
+            source = node.args[0]
+            if source.n in transposed:
+                same[node.outs.n] = transposed[source.n]
+                continue
+            transposed[node.outs.n] = source
+        kept.append(node)
+    grads = tuple(final(g) for g in grads)
+    return _live(kept, {g.n for g in grads if g is not None}), grads
 
 
 def _views_for(forward: list[TemplateNode], residual: set[int], known: set[int]) -> list[TemplateNode] | None:

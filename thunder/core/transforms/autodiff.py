@@ -6,7 +6,7 @@ under an origin with BACKWARD. `get_grad` marks where the cotangents of the outp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
@@ -60,15 +60,20 @@ class Autodiff:
         self.env: dict[str, Any] = {}
         self.custom: CustomBackward | None = None
 
-    def run(self) -> TraceCtx:
-        """The joint trace; its return node gives (outputs, gradients of the inputs)."""
+    def run(self, given: Collection[int] | None = None) -> TraceCtx:
+        """The joint trace; its return node gives (outputs, gradients of the inputs).
+
+        given: positions in the flat outputs whose cotangents there are; None for all.
+        """
         with tracectx(self.joint):
             for node in self.trace.bound_symbols[:-1]:
                 self._forward(node.renamed(self.env, outputs=False))
             outputs = self.trace.bound_symbols[-1].renamed(self.env).args[0]
             cotangents = _Cotangents(self.joint)
-            flat = [o for o in tree_flatten(outputs)[0] if isinstance(o, TensorProxy)]
-            for o in {o.name: o for o in flat if o.requires_grad}.values():
+            leaves = tree_flatten(outputs)[0]
+            flat = [o for o in leaves if isinstance(o, TensorProxy)]
+            chosen = flat if given is None else [leaves[n] for n in given]
+            for o in {o.name: o for o in chosen if o.requires_grad}.values():
                 self._enter_cotangent(o, cotangents)
             for node, play in reversed(self.pullbacks):
                 with backward_origin(node):
@@ -306,7 +311,7 @@ _STRUCTURAL: dict[Any, Callable[[Autodiff, BoundSymbol], None]] = {
 }
 
 
-def joint_trace(trace: TraceCtx, executors: Sequence[Any] = ()) -> TraceCtx:
+def joint_trace(trace: TraceCtx, executors: Sequence[Any] = (), given: Collection[int] | None = None) -> TraceCtx:
     """The forward trace with its gradient appended; see `Autodiff.run`."""
-    return Autodiff(trace, executors).run()
+    return Autodiff(trace, executors).run(given)
 

@@ -28,16 +28,18 @@ class CustomBackward:
     def __init__(self, joint: TraceCtx, functionalizer: Functionalizer):
         self.joint = joint
         self.functionalizer = functionalizer
-        functionalizer.trace = joint
         self._versions = {s: storage.version for s, storage in functionalizer.info.storages.items()}
 
     @classmethod
     def resume(cls, joint: TraceCtx, node: BoundSymbol, known: CustomBackward | None) -> CustomBackward:
         """From the node that forward ends with: which value each saved tensor has then."""
         functionalizer, names, values = node.args
+        if known is None:  # the program may be differentiated again, so the state that forward ends with is kept
+            known = cls(joint, functionalizer.fork(joint))
+        functionalizer = known.functionalizer
         for name, value in zip(names, values, strict=True):
             functionalizer.info.values[name].current = value
-        return known or cls(joint, functionalizer)
+        return known
 
     def play(self, node: BoundSymbol, cotangents: Sequence[Any]) -> list[tuple[Any, Any]]:
         """Emits the backward of one function; gives (input, gradient) pairs."""

@@ -59,6 +59,7 @@ class _Outputs:
         self.epilogue = TraceCtx(name="epilogue")
         self.epilogue.names = set(trace.names)
         self.made: dict[str, Any] = {}
+        self.renewed: dict[str, Any] = {}
         self.is_trivial = True
         self.writes: set[str] = set()
 
@@ -96,7 +97,16 @@ class _Outputs:
         if storage is None or not (storage.is_input or o.layout.storage in shared):  # type: ignore[union-attr]
             return self.compute(self.fz.read(o))
         self.is_trivial = False
-        return self._view(self.fz.info.values[o.name])
+        value = self.fz.info.values[o.name]
+        current = self.fz.read(o)
+        view = self._view(value)
+        if not current.requires_grad or not any(v.has_own_history for v in self.fz.info.chain(o.name)):
+            return view
+        if o.name not in self.renewed:
+            out = view.replace(name=self.epilogue.unique_name(f"{o.name}_output"), requires_grad=True)
+            self.epilogue.emit(prims.with_history, (view, self.compute(current)), {}, out)
+            self.renewed[o.name] = out
+        return self.renewed[o.name]
 
     def _view(self, value: Value) -> Any:
         """A value as a view of an input or of a computed root, made by the epilogue."""

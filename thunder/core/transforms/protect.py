@@ -46,13 +46,12 @@ def _view_pairs(node: BoundSymbol) -> list[tuple[Any, Any]]:
     return [(p, o) for p in node.flat_proxy_args for o in node.defined]
 
 
-class _Memory:
-    """Which names share memory, and which of them a write has left with another value. Grows node by node."""
+class MemoryGroups:
+    """Which names may share memory, grown node by node (union by size, near constant time each)."""
 
     def __init__(self) -> None:
         self._parent: dict[str, str] = {}
         self._members: dict[str, list[str]] = {}
-        self.stale: set[str] = set()
 
     def _root(self, name: str) -> str:
         while (up := self._parent.get(name, name)) != name:
@@ -69,10 +68,27 @@ class _Memory:
         self._parent[rb] = ra
         self._members.setdefault(ra, [ra]).extend(self._members.pop(rb, [rb]))
 
+    def group(self, name: str) -> list[str]:
+        """All names that may share the memory of `name`, itself included."""
+        root = self._root(name)
+        return self._members.get(root, [root])
+
+    def see_views(self, node: BoundSymbol) -> None:
+        """Enters a node's outputs that may be views of its inputs."""
+        for p, o in _view_pairs(node):
+            self.join(p.name, o.name)
+
+
+class _Memory(MemoryGroups):
+    """Memory groups, and which of their names a write has left with another value."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stale: set[str] = set()
+
     def write(self, name: str, new: set[str]) -> None:
         """All names of this memory but `new` are stale."""
-        root = self._root(name)
-        self.stale.update(set(self._members.get(root, [root])) - new)
+        self.stale.update(set(self.group(name)) - new)
 
     def see(self, node: BoundSymbol) -> None:
         """Enters a node: its views join their inputs, its writes make names stale."""
@@ -82,8 +98,7 @@ class _Memory:
                 self.stale.discard(new.name)
             self.stale.update(a.name for a in node.args[0])
             return
-        for p, o in _view_pairs(node):
-            self.join(p.name, o.name)
+        self.see_views(node)
         for w in node.written:
             for o in node.defined:
                 self.join(w.name, o.name)

@@ -53,9 +53,7 @@ def _recomputed(forward: list[BoundSymbol], backward: list[BoundSymbol], availab
             if all(o.name in env for o in top.defined):
                 continue
             names = {o.name: _renamed(o, trace) for o in top.defined}
-            with origin(top.origin, add_tags=(BACKWARD,), pass_name="recompute") as now:
-                copy = top.renamed({**env}, outputs=False).renamed(names, inputs=False)
-                new.append(copy.from_bsym(origin=now))
+            new.append(_as_backward(top.renamed({**env}, outputs=False).renamed(names, inputs=False)))
             env.update(names)
 
     for node in backward:
@@ -64,6 +62,13 @@ def _recomputed(forward: list[BoundSymbol], backward: list[BoundSymbol], availab
                 compute(producers[p.name])
         new.append(node.renamed(env, outputs=False))
     return new
+
+
+def _as_backward(node: BoundSymbol) -> BoundSymbol:
+    """The node, and all that it is made of, as part of backward."""
+    parts = node.given_subsymbols and tuple(_as_backward(s) for s in node.given_subsymbols)
+    with origin(node.origin, add_tags=(BACKWARD,), pass_name="recompute") as now:
+        return node.from_bsym(origin=now, given_subsymbols=parts)
 
 
 def _renamed(o: Proxy, trace: TraceCtx) -> Any:

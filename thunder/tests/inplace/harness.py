@@ -145,6 +145,8 @@ def observe(fn: Callable, args: Sequence[Any], watched: Sequence[Any] = (), *, k
 
 def error_kind(e: BaseException) -> type:
     """The class of torch's or Python's that an error counts as."""
+    if isinstance(e, ValueError) and "Cannot view a tensor" in str(e):
+        return RuntimeError  # what fake tensors raise where real ones raise RuntimeError
     for kind in (IndexError, TypeError, NotImplementedError, ValueError, RuntimeError):
         if isinstance(e, kind):
             return kind

@@ -1,7 +1,6 @@
 """One call, compiled and eager, compared in everything that a user can see.
 
-`capture` compiles without Dynamo: the call runs once on fake tensors and is written down as an fx graph, which is lowered,
-functionalized, differentiated, split and run as any graph from Dynamo is. That takes some 15 ms, a tenth of `thunder.jit`.
+Most calls are compiled without Dynamo (see `recorder`), which takes some 15 ms, a tenth of what `thunder.jit` takes.
 """
 
 from __future__ import annotations
@@ -19,9 +18,7 @@ import torch
 import thunder
 from thunder.core.errors import UnsupportedOpError
 from thunder.core.pytree import tree_flatten, tree_iter, tree_map
-from thunder.extend.registry import resolve_executors
-from thunder.frontend.capture import CaptureSettings
-from thunder.frontend.direct import DirectCapture
+from thunder.tests.ops.recorder import capture
 
 _SEED = 1234
 
@@ -43,11 +40,6 @@ class Outcome:
     @property
     def is_counted(self) -> bool:
         return self.status != SKIPPED
-
-
-def capture(fn: Callable) -> Callable:
-    """`fn` compiled through direct capture, without Dynamo."""
-    return DirectCapture(fn, CaptureSettings(executors=resolve_executors(None)))
 
 
 def jit(fn: Callable) -> Callable:

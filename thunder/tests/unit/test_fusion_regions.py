@@ -18,8 +18,15 @@ from thunder.core.proxies import FutureTensorProxy, Layout, TensorProxy
 from thunder.core.symbol import BoundSymbol, Symbol
 from thunder.core.trace import TraceCtx, tracectx
 from thunder.executors.data_dependent_partition import Region, RegionSearch, fuse_bound_symbols
-from thunder.executors.fusion_regions import fusion_class, is_fusion_barrier, order_edges, peel, producers_and_consumers
-from thunder.tests.fusers import is_pointwise
+from thunder.executors.fusion_regions import (
+    fusion_class,
+    is_fusion_barrier,
+    order_edges,
+    peel,
+    producers_and_consumers,
+    run_nodes,
+)
+from thunder.tests.fusers import call_node, is_pointwise
 from thunder.tests.unit.traces import add, add_, clone, cos, make_trace, mul, rand_like, sin, tanh
 from thunder.torch.registry import symbol_for
 
@@ -211,7 +218,7 @@ def test_forward_comes_before_backward_in_a_fused_trace():
         return sin(x), g
 
     tags = [n.is_backward for g in fuse_bound_symbols(square(program), is_pointwise, "dataflow") for n in g[:1]]
-    assert tags == sorted(tags[:-1]) + [False]
+    assert tags == [*sorted(tags[:-1]), False]
 
 
 def barrier_nodes() -> list[BoundSymbol]:
@@ -305,14 +312,14 @@ def random_trace(rng: random.Random, size: int) -> TraceCtx:
             with origin(add_tags=tags):
                 kind = rng.choices(("unary", "binary", "matmul", "view", "write", "random"), (4, 6, 3, 2, 0.7, 0.4))[0]
                 if kind == "write":
-                    add_(a, b)
+                    add_(a, cos(b))
                     continue
                 make = {
-                    "unary": lambda: sin(a),  # noqa: B023
-                    "binary": lambda: add(a, b),  # noqa: B023
-                    "matmul": lambda: matmul(a, b),  # noqa: B023
-                    "view": lambda: transpose(a, 0, 1),  # noqa: B023
-                    "random": lambda: rand_like(a),  # noqa: B023
+                    "unary": lambda: sin(a),
+                    "binary": lambda: add(a, b),
+                    "matmul": lambda: matmul(a, b),
+                    "view": lambda: transpose(a, 0, 1),
+                    "random": lambda: rand_like(a),
                 }
                 (gradients if is_backward else values).append(make[kind]())
         trace.emit(prims.python_return, (tuple(values + gradients),), {}, None)
@@ -330,6 +337,25 @@ def test_no_cycles_and_no_lost_order_in_random_programs(seed, fusion_type):
         assert len({fusion_class(n) for n in group}) == 1
     again = fuse_bound_symbols(random_trace(random.Random(seed), 60), is_pointwise, fusion_type)
     assert [[repr(n) for n in g] for g in groups] == [[repr(n) for n in g] for g in again]
+
+
+def values_of(trace: TraceCtx, nodes: Sequence[BoundSymbol]) -> dict[str, torch.Tensor]:
+    """What nodes compute, run one by one on fixed inputs, and what is left in the inputs."""
+    torch.manual_seed(0)
+    env = {a.name: torch.rand(3, 3) for a in trace.args}
+    run_nodes([n for n in nodes if n.sym is not prims.python_return], env, call_node)
+    return env
+
+
+@pytest.mark.parametrize("fusion_type", KINDS)
+@pytest.mark.parametrize("seed", range(40))
+def test_random_programs_give_the_same_values_in_the_new_order(seed, fusion_type):
+    trace = random_trace(random.Random(seed), 40)
+    groups = fuse_bound_symbols(trace, is_pointwise, fusion_type)
+    expected = values_of(trace, trace.bound_symbols)
+    actual = values_of(trace, [n for g in groups for n in g])
+    for name, value in expected.items():
+        torch.testing.assert_close(actual[name], value, equal_nan=True, msg=lambda m, name=name: f"{name}: {m}")
 
 
 def test_dataflow_finds_at_most_as_many_regions_as_neighbours_give():
@@ -350,7 +376,11 @@ def deep_program(layers: int) -> TraceCtx:
     return square(program)
 
 
-@pytest.mark.parametrize("make", [deep_program, lambda n: random_trace(random.Random(1), 5 * n)], ids=["deep", "random"])
+def mixed_program(layers: int) -> TraceCtx:
+    return random_trace(random.Random(1), 5 * layers)
+
+
+@pytest.mark.parametrize("make", [deep_program, mixed_program])
 def test_edges_are_visited_a_constant_number_of_times(make):
     visits = {}
     for layers in (200, 400):

@@ -1,0 +1,139 @@
+"""What backward would refuse in eager because something was written that a gradient needs, found out on fake tensors.
+
+A compiled program keeps what its backward reads, so it could compute a gradient where eager raises. It raises too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import fx
+
+from thunder.core.torch_compat import FakeTensorMode, HigherOrderOperator
+
+_REFUSALS = ("modified by an inplace operation", "has been modified inplace", "is being modified inplace")
+
+
+@dataclass(frozen=True)
+class Refusals:
+    """Positions of outputs, and of inputs that the program has written, whose backward raises; with eager's message."""
+
+    outputs: dict[int, str] = field(default_factory=dict)
+    inputs: dict[int, str] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.outputs or self.inputs)
+
+    def attach(self, args: Sequence[Any], results: Sequence[Any]) -> None:
+        """Makes the backward of one call's results raise."""
+        for messages, tensors in ((self.outputs, results), (self.inputs, args)):
+            for n, message in messages.items():
+                t = tensors[n]
+                if isinstance(t, torch.Tensor) and t.requires_grad and not t.is_leaf:
+                    t.register_hook(partial(_refuse, message))
+
+
+def _refuse(message: str, grad: torch.Tensor) -> None:
+    raise RuntimeError(message)
+
+
+def refusals_of(inputs: Sequence[Any], outputs: Sequence[Any]) -> Refusals:
+    """Runs backward on the fake results of a program that has run on fake inputs. O(program), for each root if it fails."""
+    roots: list[tuple[str, int, torch.Tensor]] = []
+    for kind, tensors in (("outputs", outputs), ("inputs", inputs)):
+        for n, t in enumerate(tensors):
+            if isinstance(t, torch.Tensor) and _has_history(t):
+                roots.append((kind, n, t))
+    if not roots or _message([t for _, _, t in roots]) is None:
+        return Refusals()
+    refused = Refusals()
+    for kind, n, t in roots:
+        message = _message([t])
+        if message is not None:
+            getattr(refused, kind)[n] = message
+    return refused
+
+
+def _has_history(t: torch.Tensor) -> bool:
+    try:
+        return t.requires_grad and t.grad_fn is not None
+    except RuntimeError:
+        # A view that a write has cut off from its base: torch says so when it is used.
+        return False
+
+
+def _message(roots: list[torch.Tensor]) -> str | None:
+    try:
+        torch.autograd.backward(roots, [torch.empty_like(t) for t in roots], retain_graph=True)
+    except RuntimeError as e:
+        return str(e) if any(text in str(e) for text in _REFUSALS) else None
+    return None
+
+
+class _Rerun(fx.Interpreter):
+    """Runs a captured graph again, on other fake tensors, as eager would."""
+
+    def call_function(self, target: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+        if isinstance(target, HigherOrderOperator):
+            if target.name() == "tag_activation_checkpoint":
+                return _Rerun(args[0]).run(*args[1:])
+            if target.name() == "autograd_function_apply":
+                return _apply(args, kwargs)
+            raise NotImplementedError(target.name())
+        return super().call_function(target, args, kwargs)
+
+
+def _apply(args: tuple, kwargs: dict[str, Any]) -> Any:
+    """A custom function that saves what the user's saves, and whose backward only looks at it."""
+    forward, _, *inputs = args
+    saved_idx = frozenset(kwargs.get("saved_for_backward_idx") or ())
+
+    class Saving(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, *values: Any) -> Any:
+            outputs, saved = _Rerun(forward).run(*values)
+            flat = list(outputs) if isinstance(outputs, tuple | list) else [outputs]
+            ctx.mark_dirty(*(flat[n] for n in kwargs.get("dirty_idx") or ()))
+            ctx.mark_non_differentiable(*(flat[n] for n in kwargs.get("non_differentiable_idx") or ()))
+            ctx.save_for_backward(*(t for n, t in enumerate(saved) if n in saved_idx))
+            ctx.like = [v.detach() if isinstance(v, torch.Tensor) else None for v in values]
+            return outputs
+
+        @staticmethod
+        def backward(ctx: Any, *grads: Any) -> Any:
+            _ = ctx.saved_tensors
+            return tuple(
+                torch.zeros_like(v) if needed else None for v, needed in zip(ctx.like, ctx.needs_input_grad, strict=True)
+            )
+
+    return Saving.apply(*inputs)
+
+
+def refusals_of_graph(gm: fx.GraphModule, mode: FakeTensorMode, inputs: Sequence[Any]) -> Refusals:
+    """The refusals of a graph from Dynamo, by running it once more on `inputs`, fake tensors with memory of their own."""
+    with mode, torch.enable_grad():
+        try:
+            outputs = _Rerun(gm).run(*inputs)
+        except (NotImplementedError, RuntimeError):
+            # Not a program that eager runs as it stands here: nothing is known about its backward.
+            return Refusals()
+        return refusals_of(inputs, outputs if isinstance(outputs, tuple | list) else [outputs])
+
+
+def fake_like(t: torch.Tensor, mode: FakeTensorMode, requires_grad: bool, is_leaf: bool) -> Any:
+    """A fake tensor like `t`, in memory of its own; one that needs a gradient and is no leaf may be written to, as `t` may."""
+    if t.layout is not torch.strided:
+        return mode.from_tensor(t)
+    with mode, torch.enable_grad():
+        fake = torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device)
+        if not requires_grad:
+            return fake
+        if is_leaf:
+            return fake.requires_grad_()
+        if any(step == 0 for step in t.stride()):
+            return fake.requires_grad_().view_as(fake)
+        return fake.add_(torch.zeros((), dtype=t.dtype, device=t.device, requires_grad=True))

@@ -1,0 +1,173 @@
+"""A compiled program, and the backwards for calls that use only some of its outputs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import torch
+
+from thunder.core.proxies import Proxy
+from thunder.core.pytree import tree_flatten
+from thunder.core.trace import TraceCtx
+from thunder.core.transforms.split import SplitTraces
+
+Backward: TypeAlias = "Callable[[list[list[Any]], list[Any]], Sequence[Any]]"
+"""From ([saved tensors, saved others], cotangents) to the gradients of the inputs. Empties the lists of tensors."""
+
+PartialBackward: TypeAlias = "Callable[[list[list[Any]], list[Any], Sequence[torch.Size]], Sequence[Any]]"
+"""As Backward, with None for missing cotangents, and the sizes that these would have."""
+
+
+@dataclass
+class Program:
+    """A compiled program.
+
+    forward(*inputs) gives outputs, or (outputs, saved tensors, saved others) where there is a backward;
+    epilogue(*inputs, *outputs) gives what the caller gets.
+    differentiable: positions in the outputs that carry gradient.
+    partial: the backwards for calls in which some of those get none.
+    phase_ns: nanoseconds of each phase of the compilation.
+    """
+
+    forward: Callable
+    backward: Backward | None
+    epilogue: Callable | None
+    differentiable: tuple[int, ...]
+    traces: list[TraceCtx] = field(default_factory=list)
+    backward_traces: list[TraceCtx] = field(default_factory=list)
+    epilogue_traces: list[TraceCtx] = field(default_factory=list)
+    prologue_traces: list[TraceCtx] = field(default_factory=list)
+    partial: PartialBackwards | None = None
+    phase_ns: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def computation_traces(self) -> list[TraceCtx]:
+        """The computation's traces, as captured first, as run last."""
+        return self.traces
+
+    @property
+    def computation_fn(self) -> Callable:
+        """What runs `computation_traces[-1]`."""
+        return self.forward
+
+    @property
+    def backward_fn(self) -> Backward | None:
+        """What runs `backward_traces[-1]`, or None."""
+        return self.backward
+
+    @property
+    def epilogue_fn(self) -> Callable | None:
+        """What runs `epilogue_traces[-1]`, or None."""
+        return self.epilogue
+
+
+@dataclass(frozen=True)
+class Differentiated:
+    """A joint trace before execution passes, what it was split into, and the backward that runs."""
+
+    joint: TraceCtx
+    split: SplitTraces
+    backward: Backward | None
+
+
+class PartialBackwards:
+    """Backwards for calls in which the gradients of some outputs are missing, made when first needed.
+
+    Eager does not visit what only missing gradients lead to, and an input that only that reaches gets None. A backward
+    made here does the same. It reads what the forward has saved for the full one. Where the program's own passes leave
+    that out of reach, the full backward runs on zeros, and what eager leaves at None is left out of its result.
+
+    Args:
+        full: the program differentiated with respect to all outputs.
+        make: differentiates it with respect to the outputs at the given positions.
+    """
+
+    def __init__(self, full: Differentiated, make: Callable[[Sequence[int]], Differentiated]):
+        self._full, self._make = full, make
+        self._made: dict[tuple[int, ...], PartialBackward] = {}
+        self._lock = threading.Lock()
+
+    def get(self, given: tuple[int, ...]) -> PartialBackward:
+        """The backward for cotangents of the outputs at these positions only. It takes None for each of the others.
+
+        Its third argument are the sizes of all these outputs.
+        """
+        found = self._made.get(given)
+        if found is None:
+            with self._lock:
+                found = self._made.get(given) or self._made.setdefault(given, self._build(given))
+        return found
+
+    def _build(self, given: tuple[int, ...]) -> PartialBackward:
+        part = self._make(given)
+        if part.backward is None:
+            count = len(part.joint.args)
+            return lambda saved, cotangents, sizes: (None,) * count
+        full_saved, part_saved = _saved_names(self._full.split), _saved_names(part.split)
+        for mine, theirs in zip(part_saved, full_saved, strict=True):
+            if not set(mine) <= set(theirs) or not _computed_alike(part.joint, self._full.joint, mine):
+                return self._on_zeros(part)
+        tensors, others = (
+            tuple(theirs.index(name) for name in mine) for mine, theirs in zip(part_saved, full_saved, strict=True)
+        )
+        run = part.backward
+
+        def backward(saved: list[list[Any]], cotangents: list[Any], sizes: Sequence[Any]) -> Sequence[Any]:
+            picked = [[saved[0][n] for n in tensors], [saved[1][n] for n in others]]
+            saved[0].clear()
+            return run(picked, [c for c in cotangents if c is not None])
+
+        return backward
+
+    def _on_zeros(self, part: Differentiated) -> PartialBackward:
+        outputs = tree_flatten(self._full.split.forward.bound_symbols[-1].args[0])[0]
+        expected = [outputs[n] for n in self._full.split.differentiable]
+        grads = part.joint.bound_symbols[-1].args[1]
+        missing = [g is None for g in grads]
+        run = self._full.backward
+        assert run is not None
+
+        def backward(saved: list[list[Any]], cotangents: list[Any], sizes: Sequence[Any]) -> Sequence[Any]:
+            filled = [
+                torch.zeros(size, dtype=p.torch_dtype, device=p.device) if c is None else c
+                for c, p, size in zip(cotangents, expected, sizes, strict=True)
+            ]
+            cotangents.clear()
+            return [None if m else g for g, m in zip(run(saved, filled), missing, strict=True)]
+
+        return backward
+
+
+def _saved_names(split: SplitTraces) -> tuple[list[str], list[str]]:
+    """Names of what the forward saves: tensors, others."""
+    _, tensors, others = split.forward.bound_symbols[-1].args
+    return [p.name for p in tensors], [p.name for p in others]
+
+
+def _computed_alike(one: TraceCtx, other: TraceCtx, names: Sequence[str]) -> bool:
+    """Whether each of these values is an input of both traces, or comes from the same operations in both. O(nodes)."""
+    inputs = {a.name for a in one.args if isinstance(a, Proxy)} & {a.name for a in other.args if isinstance(a, Proxy)}
+    mine, theirs = _producers(one), _producers(other)
+    pending, seen = list(names), set(inputs)
+    while pending:
+        name = pending.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        a, b = mine.get(name), theirs.get(name)
+        if a is None or b is None or a.sym is not b.sym or _shown(a) != _shown(b):
+            return False
+        pending.extend(p.name for p in a.flat_proxy_args)
+    return True
+
+
+def _producers(trace: TraceCtx) -> dict[str, Any]:
+    return {o.name: node for node in trace.bound_symbols if not node.is_backward for o in node.defined}
+
+
+def _shown(node: Any) -> tuple[str, ...]:
+    flat, spec = tree_flatten((node.args, node.kwargs, node.output))
+    return (str(spec), *(leaf.name if isinstance(leaf, Proxy) else repr(leaf) for leaf in flat))

@@ -1,0 +1,296 @@
+"""The fusers that compile with Inductor: whole programs, shared regions, strides, memory, the disk, failures."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from torch._subclasses import FakeTensorMode
+
+import thunder
+from thunder.core import prims
+from thunder.core.trace import TraceCtx
+from thunder.executors import inductorex, torch_compile
+from thunder.executors.fusion_regions import Region, producers_and_consumers
+from thunder.executors.inductorex import RegionProgram, is_fusible, is_view, region_table
+from thunder.executors.region_cache import DiskStore, region_text
+from thunder.tests.fusion_programs import PROGRAMS, Block, check_program
+from thunder.tests.unit.traces import add, cos, make_trace, mul, sin
+from thunder.torch.registry import symbol_for
+
+pytestmark = pytest.mark.integration
+KINDS = ("consecutive", "dataflow")
+
+
+@pytest.fixture(autouse=True)
+def empty_table() -> Iterator[None]:
+    region_table.clear()
+    yield
+    region_table.clear()
+
+
+def fused_names(trace: TraceCtx) -> list[str]:
+    return [n.sym.name for n in trace.bound_symbols if n.sym.is_fusion]
+
+
+def entries() -> list[RegionProgram]:
+    return list(region_table._entries.values())
+
+
+def program_of(fn: Callable, names: str = "x y", *, store: DiskStore | None = None, **facts) -> RegionProgram:
+    """The whole body of `fn` as one region, compiled by nobody yet."""
+    trace = make_trace(fn, names, **facts)
+    nodes = [n for n in trace.bound_symbols if n.sym not in (prims.unpack_trivial, prims.python_return)]
+    region = Region(*producers_and_consumers(trace.bound_symbols), nodes)
+    text = region_text(nodes, region.inputs, region.outputs)
+    return RegionProgram(text, nodes, region.inputs, region.outputs, store=lambda: store)
+
+
+# Whole programs
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fusion_type", KINDS)
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_programs_are_as_in_eager(name, fusion_type):
+    check_program(name, executors=["torchcompile"], fusion_type=fusion_type)
+    assert any(p.variants for p in entries())
+
+
+@pytest.mark.slow
+def test_layers_share_their_regions():
+    layers = {}
+    for depth in (2, 4):
+        region_table.clear()
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(*(Block() for _ in range(depth)))
+        compiled = thunder.jit(model, executors=["torchcompile"], fusion_type="dataflow")
+        x = torch.rand(2, 3, 8)
+        torch.testing.assert_close(compiled(x), model(x))
+        layers[depth] = (len(region_table), len(fused_names(thunder.last_traces(compiled)[-1])))
+    assert layers[4][0] == layers[2][0]
+    assert layers[4][1] > layers[2][1]
+
+
+def test_what_is_left_to_the_libraries():
+    def program(x, w):
+        y = torch.nn.functional.linear(x, w).exp() + 1
+        return y.transpose(0, 1) @ x
+
+    f = thunder.jit(program, executors=["torchcompile"], fusion_type="dataflow")
+    x, w = torch.rand(3, 4), torch.rand(4, 4)
+    torch.testing.assert_close(f(x, w), program(x, w))
+    names = [n.sym.name for n in thunder.last_traces(f)[-1].bound_symbols if n.sym is not prims.python_del]
+    assert [n for n in names if n != "unpack_trivial"] == [
+        "linear", "TorchCompile0", "transpose", "matmul", "python_return",
+    ]  # fmt: skip
+
+
+def test_symbolic_sizes_are_left_to_torch():
+    f = thunder.jit(lambda x: (x.sin() + 1).cos(), executors=["torchcompile"], cache="symbolic values")
+    for size in (3, 5, 7):
+        x = torch.rand(size, 2)
+        torch.testing.assert_close(f(x), (x.sin() + 1).cos())
+    assert entries() == []
+
+
+def test_names_and_strides_of_results_are_those_of_eager():
+    def program(x):
+        y = x.t().sin() + 1
+        return y, y.sum(0), (x * 2).cos().t()
+
+    f = thunder.jit(program, executors=["torchcompile"], fusion_type="dataflow")
+    for x in (torch.rand(3, 4), torch.rand(4, 3).t(), torch.rand(1, 4).expand(3, 4)):
+        for actual, expected in zip(f(x), program(x), strict=True):
+            torch.testing.assert_close(actual, expected)
+            assert actual.stride() == expected.stride()
+
+
+def test_cuda_fusers_fuse_nothing_on_cpu():
+    for name in ("torchcompile", "torchcompile_cat", "torchcompile_xentropy"):
+        assert thunder.get_executor(name) is not None
+    fusers = [torch_compile.torch_compile_cat_ex, torch_compile.torch_compile_xentropy_ex]
+    f = thunder.jit(lambda x: torch.cat([x.sin(), x]).log_softmax(0).cos(), executors=fusers)
+    x = torch.rand(3)
+    torch.testing.assert_close(f(x), torch.cat([x.sin(), x]).log_softmax(0).cos())
+    assert fused_names(thunder.last_traces(f)[-1]) == []
+
+
+def test_regions_need_their_required_operations():
+    ex = torch_compile.TorchCompileExecutor("with_cat", {"cat"})
+    with_cat = thunder.jit(lambda x: torch.cat([x.sin(), x]).cos(), executors=[ex])
+    without = thunder.jit(lambda x: x.sin().cos(), executors=[ex])
+    x = torch.rand(3)
+    torch.testing.assert_close(with_cat(x), torch.cat([x.sin(), x]).cos())
+    torch.testing.assert_close(without(x), x.sin().cos())
+    assert fused_names(thunder.last_traces(with_cat)[-1]) == ["TorchCompile0"]
+    assert fused_names(thunder.last_traces(without)[-1]) == []
+
+
+# Which nodes
+
+
+@pytest.mark.parametrize(
+    "fn, expected",
+    [
+        (torch.add, True),
+        (torch.nn.functional.gelu, True),
+        (torch.Tensor.sum, True),
+        (torch.ops.aten.native_layer_norm_backward.default, True),
+        (torch.matmul, False),
+        (torch.nn.functional.embedding, False),
+        (torch.nn.functional.scaled_dot_product_attention, False),
+        (torch.ops.aten.embedding_dense_backward.default, False),
+        (torch.topk, False),
+        (torch.cumsum, False),
+    ],
+)
+def test_operations_worth_fusing(fn, expected):
+    node = make_trace(lambda x, y: add(x, y)).bound_symbols[2]
+    assert is_fusible(node.from_bsym(sym=symbol_for(fn))) == expected
+
+
+def test_dtypes_and_devices_that_are_not_fused():
+    for facts in ({"dtype": torch.complex64}, {"device": "meta"}, {"dtype": torch.float8_e5m2}):
+        trace = TraceCtx(name="computation")
+        x = thunder.TensorProxy("x", shape=(2,), **{"device": "cpu", "dtype": torch.float32, **facts})
+        assert not is_fusible(add.bind(x, x, output=x.replace(name="y"))), (facts, trace)
+
+
+def test_casts_are_work_and_views_are_none():
+    trace = make_trace(lambda x, y: add(x, y))
+    x = trace.args[0]
+    to = symbol_for(torch.Tensor.to)
+    assert is_view(to.bind(x, torch.float32, output=x.replace(name="a")))
+    assert not is_view(to.bind(x, torch.float16, output=x.replace(name="a", dtype=torch.float16)))
+    getitem = symbol_for(torch.Tensor.__getitem__)
+    assert is_view(getitem.bind(x, (0, slice(None), None), output=x.replace(name="a")))
+    assert not is_view(getitem.bind(x, (x,), output=x.replace(name="a")))
+
+
+# One region
+
+
+def test_a_region_is_compiled_for_each_kind_of_strides():
+    region = program_of(lambda x, y: cos(mul(x, y)), shape=(3, 3))
+    x, y = torch.rand(3, 3), torch.rand(3, 3)
+    for a, b in ((x, y), (x.t(), y), (x, y), (x, torch.rand(3).expand(3, 3))):
+        torch.testing.assert_close(region(a, b)[0], torch.cos(a * b))
+    assert region.compile_count == len(region.variants) == 3
+
+
+def test_too_many_kinds_of_strides_run_uncompiled():
+    region = program_of(lambda x, y: cos(mul(x, y)), shape=(3, 3))
+    region.max_variants = 1
+    x, y = torch.rand(3, 3), torch.rand(3, 3)
+    for a in (x, x.t()):
+        torch.testing.assert_close(region(a, y)[0], torch.cos(a * y))
+    assert region.compile_count == len(region.variants) == 1
+
+
+def test_results_have_memory_of_their_own():
+    def program(x, y):
+        return mul(sin(x), 2.0), mul(sin(x), 2.0), mul(y, 1.0), add(x, 0.0)
+
+    region = program_of(program)
+    x, y = torch.rand(2, 3), torch.rand(2, 3)
+    results = region(x, y)
+    places = [t.untyped_storage().data_ptr() for t in (x, y, *results)]
+    assert len(set(places)) == len(places)
+    for actual, expected in zip(results, (x.sin() * 2, x.sin() * 2, y, x), strict=True):
+        torch.testing.assert_close(actual, expected)
+
+
+def test_results_that_a_compiler_lets_share_memory_are_cloned(monkeypatch):
+    def careless(fn, inputs, mode=None):
+        return lambda x: [x, x], None
+
+    monkeypatch.setattr(inductorex, "compile_with_inductor", careless)
+    region = program_of(lambda x: (mul(x, 1.0), add(x, 0.0)), "x")
+    x = torch.rand(2, 3)
+    for results in (region(x), region(x)):
+        assert len({t.untyped_storage().data_ptr() for t in (x, *results)}) == 3
+
+
+def test_a_failure_of_the_compiler_is_told_and_survived(monkeypatch):
+    def failing(fn, inputs, mode=None):
+        raise RuntimeError("no compiler found")
+
+    monkeypatch.setattr(inductorex, "compile_with_inductor", failing)
+    region = program_of(lambda x, y: cos(mul(x, y)))
+    x, y = torch.rand(2, 3), torch.rand(2, 3)
+    with pytest.warns(UserWarning, match="runs uncompiled: RuntimeError: no compiler found"):
+        torch.testing.assert_close(region(x, y)[0], torch.cos(x * y))
+    torch.testing.assert_close(region(x, y)[0], torch.cos(x * y))
+
+
+def test_tensors_that_compiled_code_does_not_take_run_uncompiled():
+    region = program_of(lambda x, y: cos(mul(x, y)))
+    negated = torch.conj(torch.rand(2, 3, dtype=torch.complex64)).imag
+    assert negated.is_neg()
+    torch.testing.assert_close(region(negated, negated)[0], torch.cos(negated * negated))
+    with FakeTensorMode():
+        (result,) = region(torch.empty(2, 3), torch.empty(2, 3))
+    assert result.shape == (2, 3)
+    assert region.compile_count == 0
+
+
+def test_threads_compile_a_region_once():
+    region = program_of(lambda x, y: sin(add(x, y)))
+    x, y = torch.rand(2, 3), torch.rand(2, 3)
+    results: list[torch.Tensor] = []
+
+    def work() -> None:
+        with torch.no_grad():
+            results.append(region(x, y)[0])
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert len(results) == 4
+    assert region.compile_count == 1
+    for r in results:
+        torch.testing.assert_close(r, torch.sin(x + y))
+
+
+# On disk
+
+
+def test_a_region_comes_back_from_disk(tmp_path):
+    store = DiskStore(tmp_path)
+    x, y = torch.rand(2, 3), torch.rand(2, 3)
+    counts = []
+    for damage in (False, False, True):
+        if damage:
+            for path in tmp_path.glob("*.region"):
+                path.write_bytes(path.read_bytes()[:-10])
+        region = program_of(lambda x, y: cos(add(x, mul(x, y))), store=store)
+        torch.testing.assert_close(region(x, y)[0], torch.cos(x + x * y))
+        counts.append((region.compile_count, region.load_count))
+    assert counts == [(1, 0), (0, 1), (1, 0)]
+    assert len(list(tmp_path.glob("*.region"))) == 1
+
+
+def test_an_artifact_that_torch_refuses_is_compiled_again(tmp_path, monkeypatch):
+    store = DiskStore(tmp_path)
+    x, y = torch.rand(2, 3), torch.rand(2, 3)
+    monkeypatch.setattr(inductorex, "compile_with_inductor", lambda fn, inputs, mode=None: (fn, b"no artifact"))
+    for _ in range(2):
+        region = program_of(lambda x, y: cos(add(x, y)), store=store)
+        torch.testing.assert_close(region(x, y)[0], torch.cos(x + y))
+        assert (region.compile_count, region.load_count) == (1, 0)
+
+
+# Import
+
+
+def test_importing_thunder_does_not_import_the_compiler():
+    code = "import sys, thunder; print('torch._inductor.compile_fx' in sys.modules)"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    assert result.stdout.strip() == "False"
