@@ -63,14 +63,16 @@ from thunder.introspection import (
     list_transforms,
 )
 from thunder.jit import jit
+from thunder.recipes.compile import compile
+from thunder.recipes.recipe import Plugin, Recipe
 
 configure_from_env()
 
 __all__ = [
     "CACHE_OPTIONS", "SHARP_EDGES_OPTIONS", "AnyProxy", "CompileData", "CompileStats", "ComplexProxy", "DebugOptions",
-    "Executor", "FloatProxy", "IntegerProxy", "NumberProxy", "Proxy", "StringProxy", "TensorProxy", "ThunderModule",
+    "Executor", "FloatProxy", "IntegerProxy", "NumberProxy", "Plugin", "Proxy", "Recipe", "StringProxy", "TensorProxy", "ThunderModule",
     "TraceCtx", "Transform", "__version__", "add_executor_lists", "bfloat16", "bool8", "cache_hits", "cache_misses",
-    "cache_option", "compile_data", "compile_stats", "complex32", "complex64", "complex128", "devices", "dtypes",
+    "cache_option", "compile", "compile_data", "compile_stats", "complex32", "complex64", "complex128", "devices", "dtypes",
     "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float16", "float32", "float64",
     "get_all_executors", "get_always_executors", "get_auto_registered_torch_op_names", "get_default_executors",
     "get_executor", "int8", "int16", "int32", "int64", "jit", "last_backward_traces", "last_compile_options",

@@ -16,10 +16,13 @@ from thunder.core.transforms.del_last_used import DeleteLastUsed
 from thunder.core.transforms.inplace import ProgramParts, split_effects
 from thunder.core.transforms.markers import RemoveMarkers
 from thunder.core.transforms.protect import ProtectOverwritten
+from thunder.core.transforms.recompute import RecomputeInBackward
 from thunder.core.transforms.reinplace import Reinplace
+from thunder.core.transforms.rematerialize import Rematerialize
 from thunder.core.transforms.split import split_forward_backward
 from thunder.core.update_aliases import alias_engine
 from thunder.executors.passes import Fusion, TransformForExecution
+from thunder.extend.executor import FusionExecutor
 from thunder.program import Differentiated, PartialBackwards
 from thunder.program import Program as Program
 
@@ -66,7 +69,9 @@ def _with_gradient(trace: TraceCtx, parts: ProgramParts, ctx: PassContext, trans
         joint = run_passes(
             [
                 FunctionPass(lambda t, c: joint_trace(t, c.executors, given), "autodiff", "joint"),
-                ProtectOverwritten(parts.epilogue_writes),
+                RecomputeInBackward(),
+            *([Rematerialize(parts.epilogue_writes)] if _rematerializes(ctx) else []),
+            ProtectOverwritten(parts.epilogue_writes),
             ],
             trace,
             ctx,
@@ -93,6 +98,12 @@ def _with_gradient(trace: TraceCtx, parts: ProgramParts, ctx: PassContext, trans
         backward_ctx.history,
         partial=PartialBackwards(full, differentiate_partly),
     )
+
+
+def _rematerializes(ctx: PassContext) -> bool:
+    """Whether backward computes cheap values again: by option, and by default where they are fused with what reads them."""
+    wanted = ctx.options.rematerialize
+    return any(isinstance(ex, FusionExecutor) for ex in ctx.executors) if wanted is None else wanted
 
 
 def _without_gradient(trace: TraceCtx, parts: ProgramParts, ctx: PassContext, transforms: Sequence[Any]) -> Program:

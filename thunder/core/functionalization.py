@@ -73,7 +73,7 @@ class Functionalizer:
         if storage is None or value.version == storage.version:
             return value.current
         if value.parent is None:
-            raise AssertionError(f"the root {x.name} was left behind by a write")
+            raise UnsupportedOpError(f"{x.name} shares memory with another result of its operation, which was written to")
         self._replay(value, storage)
         return value.current
 
@@ -146,7 +146,7 @@ class Functionalizer:
         if fresh or node.sym.traits.is_random or node.sym.traits.is_kept:
             with origin(node.origin):
                 self.trace.emit(node.sym, args, kwargs, tree_map(lambda o: self.read(o), node.output))
-            self._enter_outputs(node, fresh)
+            self._enter_outputs(node, node.output)
 
     def _enter_outputs(self, node: BoundSymbol, output: Any) -> None:
         flat = [o for o in node.flat_outs if isinstance(o, TensorProxy)]
@@ -166,10 +166,11 @@ class Functionalizer:
         storage = self.info.storages.get(o.layout.storage) if o.layout is not None else None
         if storage is None:
             self.info.add_root(o, current)
-        else:
-            # Another output of the same node has this memory already.
-            self.info.values[o.name] = Value(o, storage.root, None, None, True, current, storage.version)
-            storage.members.append(o.name)
+            return
+        # Another output of the same node has this memory already: the same tensor, or another part of a hidden base.
+        is_same = same_geometry(o, self.info.values[storage.root].proxy)
+        self.info.values[o.name] = Value(o, storage.root if is_same else None, None, None, True, current, storage.version)
+        storage.members.append(o.name)
 
     # Writes
 
@@ -223,8 +224,11 @@ class Functionalizer:
             value.current = new
             return
         root = self.info.values[storage.root]
+        if value.parent is None and value is not root:
+            raise UnsupportedOpError(f"a write to {p.name}, which shares memory with another result of its operation")
         old_root = self.read(root.proxy)
         is_seen = tracked and self.info.is_tracked(p.name)
+        new = self._keeping_track(p, new, is_seen)
         value.has_own_history |= tracked and not is_seen and new.requires_grad
         if self.info.view_chain(p.name):
             new_root = self._updated_root(root, old_root, p, new, is_seen)
@@ -235,6 +239,13 @@ class Functionalizer:
         storage.has_tracked_write |= is_seen and (new.requires_grad or old_root.requires_grad)
         storage.version += 1
         self._commit(storage, root, new_root, value, new)
+
+    def _keeping_track(self, p: TensorProxy, new: TensorProxy, is_seen: bool) -> TensorProxy:
+        """What requires grad still does after it was overwritten with something that does not: its gradient is zero."""
+        if not is_seen or new.requires_grad or p.name not in self.info.values:
+            return new
+        old = self.read(p)
+        return self._emit(prims.overwritten, (old, new), like=new, requires_grad=True) if old.requires_grad else new
 
     def _commit(self, storage: Storage, root: Value, new_root: Any, value: Value, new: Any) -> None:
         root.current, root.version = new_root, storage.version
@@ -318,8 +329,9 @@ class Functionalizer:
             for w in written
         ]  # fmt: skip
         by_name = {w.name: n for w, n in zip(written, new, strict=True)}
+        retracked = requires_grad and not any(a.requires_grad for a in (*_tensors(node.args), *_tensors(node.kwargs)))
         result = tree_map(
-            lambda o: (by_name[o.name] if o.name in known else self._retracked(o, node, requires_grad))
+            lambda o: (by_name[o.name] if o.name in known else self._retracked(o, node, retracked))
             if isinstance(o, TensorProxy)
             else o,
             node.output,
@@ -339,9 +351,10 @@ class Functionalizer:
         outs, inputs, body = node.args
         self.bodies.append(body)
         new_args = (tree_map(self.read, outs), tree_map(self.read, inputs), body)
+        output = self._function_results(node, new_args[1])
         with origin(node.origin):
-            self.trace.emit(node.sym, new_args, {}, node.output)
-        for n, (o, result) in enumerate(zip(outs, node.output, strict=True)):
+            self.trace.emit(node.sym, new_args, {}, output)
+        for n, (o, result) in enumerate(zip(outs, output, strict=True)):
             if not isinstance(result, TensorProxy) or result.name in self.info.values:
                 continue
             storage = self.info.storage_of(o.name) if isinstance(o, TensorProxy) else None
@@ -351,9 +364,23 @@ class Functionalizer:
             own = self.info.add_view(result, o.name, None, None, current=result, is_tracked=True)
             is_inner = not any(isinstance(a, TensorProxy) and a.layout and self.info.storage_of(a.name) is storage for a in inputs)
             if is_inner or n in body.dirty:
+                storage.has_tracked_write |= result.requires_grad
                 self._adopt(storage, o, result)
             else:
                 own.has_own_history = True
+
+    def _function_results(self, node: BoundSymbol, inputs: tuple) -> tuple:
+        """The results of a custom function, tracked where an input has become so by a write."""
+        if NO_GRAD in node.tags or not any(isinstance(a, TensorProxy) and a.requires_grad for a in inputs):
+            return tuple(node.output)
+        body = node.args[2]
+
+        def tracked(n: int, o: Any) -> Any:
+            if not isinstance(o, TensorProxy) or n in body.non_differentiable or not o.dtype.is_inexact:
+                return o
+            return o if o.requires_grad else o.replace(name=o.name, requires_grad=True)
+
+        return tuple(tracked(n, o) for n, o in enumerate(node.output))
 
     def _adopt(self, storage: Storage, o: TensorProxy, result: TensorProxy) -> None:
         """From here on the memory's value, and its gradient, is the function's result."""

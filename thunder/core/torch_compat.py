@@ -10,7 +10,7 @@ import os
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -27,7 +27,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 __all__ = [
     "CallMethodKey", "SequenceKey",
     "DataDependentOutputException", "FakeTensor", "FakeTensorMode", "HigherOrderOperator", "OpOverload", "OpOverloadPacket", "TorchDispatchMode",
-    "aten_packet", "compile_with_dynamo", "fake_mode_of_tracing", "compile_with_inductor", "is_functorch_value", "is_mutable", "no_autocast", "capture_setting", "load_inductor_artifact", "storage_key",
+    "aten_packet", "compile_with_dynamo", "fake_mode_of_tracing", "compile_with_inductor", "is_functorch_value", "is_mutable", "no_autocast", "capture_setting", "without_saved_tensor_hooks", "load_inductor_artifact", "storage_key",
     "tracing_fake_mode",
 ]  # fmt: skip
 
@@ -154,6 +154,13 @@ def capture_setting() -> Iterator[None]:
         yield
 
 
+def without_saved_tensor_hooks() -> AbstractContextManager[None]:
+    """In this block, what autograd saves stays as it is: the hooks in force are for the user's program, not for ours."""
+    if torch._C._autograd._top_saved_tensors_default_hooks(True) is None:
+        return nullcontext()
+    return torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t)
+
+
 def no_autocast(fn: Callable) -> Callable:
     """`fn`, run without autocast: the conversions of a compiled program are among its operations."""
 
@@ -165,6 +172,11 @@ def no_autocast(fn: Callable) -> Callable:
             return fn(*args, **kwargs)
 
     return run
+
+
+def preserve_versions(tensors: list[torch.Tensor]) -> Any:
+    """A context whose writes to the tensors leave no trace in their version counters."""
+    return torch.autograd._unsafe_preserve_version_counter(tuple(tensors))
 
 
 def real_tensors_only() -> Any:

@@ -28,6 +28,7 @@ class AliasUpdater(Functionalizer):
         value, storage = self.info.values[p.name], self.info.storage_of(p.name)
         old = self.read(p)
         is_seen = tracked and self.info.is_tracked(p.name)
+        new = self._keeping_track(p, new, is_seen)
         value.has_own_history |= tracked and not is_seen and new.requires_grad
         requires_grad = new.requires_grad if tracked else old.requires_grad
         out = old.replace(name=self.trace.unique_name(f"{_base(p.name)}_w"), requires_grad=requires_grad)

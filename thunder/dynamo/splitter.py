@@ -53,7 +53,7 @@ def _is_container_item(node: fx.Node) -> bool:
 def _is_number(node: fx.Node) -> bool:
     """Whether a node computes with sizes and numbers only, which both sides can do."""
     values = [example_value(n) for n in (node, *node.all_input_nodes)]
-    plain = all(isinstance(v, SYMBOLIC_TYPES | int | float | bool) for v in values)
+    plain = all(isinstance(v, (*SYMBOLIC_TYPES, int, float, bool)) for v in values)
     return plain and node.op == "call_function" and not node.meta.get("unbacked_bindings")
 
 

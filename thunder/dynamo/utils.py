@@ -104,7 +104,8 @@ class SubgraphInfo:
 
 
 def _ints(values: Sequence[Any]) -> list[int]:
-    return [int(hint(v)) for v in values]
+    """Sizes as ints; one that depends on data, which capture knows nothing of, counts as 1."""
+    return [1 if (value := hint(v)) is None else int(value) for v in values]
 
 
 def input_to_example_input_meta(x: Any) -> Any:

@@ -56,10 +56,8 @@ def argument_text(x: Any, names: dict[str, str]) -> str | None:
         x, kind = (x.start, x.stop, x.step), "slice"
     elif isinstance(x, dict):
         x, kind = tuple(x.items()), "dict"
-    elif type(x) in (tuple, torch.Size):
-        kind = ""
-    elif type(x) is list:
-        kind = "list"
+    elif isinstance(x, tuple | list):
+        kind = "list" if isinstance(x, list) else ""
     else:
         return None
     parts = [argument_text(v, names) for v in x]

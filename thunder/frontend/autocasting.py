@@ -80,7 +80,8 @@ class _Recorder(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func._schema.name.split("::")[1]
-        if name not in self._IGNORED:
+        # It makes no difference whether a value is converted before or after a view is taken.
+        if name not in self._IGNORED and not func.is_view:
             flat, _ = tree_flatten((args, kwargs or {}))
             self.calls.append((str(func), tuple(a.dtype for a in flat if isinstance(a, torch.Tensor))))
         return func(*args, **(kwargs or {}))

@@ -16,6 +16,7 @@ import torch
 from torch.autograd.function import Function
 
 from thunder.core.errors import ThunderRuntimeError, UnsupportedOpError
+from thunder.core.torch_compat import preserve_versions
 from thunder.frontend.recording import Recorder
 
 _local = threading.local()
@@ -248,7 +249,8 @@ def _backward_graph(call: _Call, results: Any) -> tuple[list, Any, list[int]]:
         for n, o in enumerate(flat):
             grads.append(torch.empty(o.shape, dtype=o.dtype, device=o.device) if isinstance(o, torch.Tensor) else None)
             recorder.placeholder(f"grad_{n}", grads[-1])
-        with recording_into(recorder):
+        # Backward runs later: what it writes does not count for the forward that is still being recorded.
+        with preserve_versions(call.recorder.values()), recording_into(recorder):
             returned = call.cls.backward(call.context, *grads)
     returned = list(returned) if isinstance(returned, tuple | list) else [returned]
     returned = _checked_count(call, returned)

@@ -59,6 +59,7 @@ class Recorder(TorchFunctionMode):
         self.lifted: list[Any] = []
         self.is_paused = False
         self._nodes: dict[int, fx.Node] = {}
+        self._inputs: set[int] = set()
         self._alive: list[Any] = []
 
     # Values
@@ -71,6 +72,7 @@ class Recorder(TorchFunctionMode):
         with where:
             node = self.graph.placeholder(name)
         node.meta["example_value"] = fake
+        self._inputs.add(id(fake))
         if isinstance(fake, torch.Tensor) and not self.knows(fake):
             self.enter(node, fake)
         return node
@@ -160,9 +162,12 @@ class Recorder(TorchFunctionMode):
     def _check_metadata_call(self, name: str, args: tuple) -> None:
         if name == "requires_grad_" and args[0].requires_grad != (args[1] if len(args) > 1 else True):
             raise UnsupportedOpError("requires_grad_ on a tensor of the traced program")
-        node = self._nodes.get(id(args[0]))
-        if name != "requires_grad_" and (node is None or node.op == "placeholder"):
+        if name != "requires_grad_" and id(args[0]) in self._inputs:
             raise UnsupportedOpError(f"Tensor.{name} changes the shape or strides of an input of the traced program")
+
+    def values(self) -> list[torch.Tensor]:
+        """The tensors of this graph and of those around it."""
+        return [*self._alive, *(self.parent.values() if self.parent is not None else ())]
 
     def keep_metadata(self, t: torch.Tensor) -> None:
         """Before the metadata of a fake tensor change: what was written down about it so far keeps the present ones."""

@@ -151,6 +151,9 @@ def twin_of(bsym: BoundSymbol) -> Twin:
         args, kwargs = keyword_form(fn, args, kwargs, ("inplace",))
         return Twin(fn, args, {k: v for k, v in kwargs.items() if k != "inplace"})
     if writes == (0,):
+        if fn is torch.Tensor.zero_ and args[0].requires_grad:
+            # The result requires a gradient, as in eager, which `zeros_like` forgets; it is zero.
+            return Twin(torch.fill, (*args, 0), kwargs)
         named = _named_twin(fn)
         if named is not None:
             return Twin(named, args, kwargs)

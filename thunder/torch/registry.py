@@ -28,9 +28,9 @@ _RANDOM_PYTHON_FUNCTIONS = {
 }  # fmt: skip
 # torch declares no write on these, though they fill tensors that they are given.
 _UNDIFFERENTIABLE = {
-    "detach", "detach_", "bucketize", "searchsorted", "sign", "zeros_like", "ones_like", "full_like", "empty_like",
+    "detach", "detach_", "bucketize", "searchsorted", "zeros_like", "ones_like", "full_like", "empty_like",
     "rand_like", "randn_like", "randint_like", "new_zeros", "new_ones", "new_full", "new_empty", "new_empty_strided",
-    "new_tensor", "nextafter", "data",
+    "new_tensor", "data",
 }  # fmt: skip
 
 

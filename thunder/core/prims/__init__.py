@@ -18,6 +18,7 @@ from thunder.core.prims.indexing import (
 from thunder.core.prims.inplace import (
     copy_,
     copy_with_setitem,
+    overwritten,
     random_on_clones,
     random_write_through,
     run_on_clones,
@@ -72,7 +73,7 @@ __all__ = [
     "gather", "ge", "get_and_update_rng_state", "get_grad", "gt", "imag", "index", "index_add", "index_copy",
     "index_put", "iota", "isfinite", "item", "late_saved", "le", "lerp", "lgamma", "linear", "log", "log10",
     "log1p", "log2", "lt", "make_prim", "matmul", "maximum", "minimum", "mul", "multinomial", "ndtri", "ne", "neg",
-    "nextafter", "pad", "pow", "prim_by_id", "prod", "put_grad", "py_abs", "py_floordiv", "python_del",
+    "nextafter", "overwritten", "pad", "pow", "prim_by_id", "prod", "put_grad", "py_abs", "py_floordiv", "python_del",
     "python_return", "randint", "randn", "random_on_clones", "random_write_through", "real", "reciprocal", "remainder", "reshape", "round",
     "rsqrt", "run_on_clones", "scatter", "scatter_add", "set_grad_enabled", "setitem_value_grad", "shallow_copy",
     "shape", "sign", "signbit", "sin", "sinh", "sink", "slice_prim", "sort", "sqrt", "squeeze", "std",

@@ -84,6 +84,12 @@ def _strided_view(base: torch.Tensor, size: Any, stride: Any, offset: int) -> to
     return torch.as_strided(base, size, stride, base.storage_offset() + offset)
 
 
+overwritten = make_prim(
+    "OVERWRITTEN", "overwritten", meta=lambda old, new: fresh(new, requires_grad=old.requires_grad),
+    python_impl=_same_value,
+)  # fmt: skip
+overwritten.__dict__["__doc__"] = "The value of `new` in the place of `old`, which gets a gradient of zero."
+
 strided_view = make_prim(
     "STRIDED_VIEW", "strided_view",
     meta=lambda base, size, stride, offset: fresh(base, shape=size),

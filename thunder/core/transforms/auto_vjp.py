@@ -225,10 +225,17 @@ def template_for(fn: Callable, args: tuple, kwargs: dict, wanted: Sequence[bool]
     return found
 
 
+def _default_saving() -> Any:
+    """Saved tensors are kept as they are inside, whatever hooks the user has set around the call."""
+    return torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t)
+
+
 def _record(fn: Callable, flat: list, spec: Any, wanted: Sequence[bool]) -> Template:
     recorder = _Recorder()
     fakes: dict[str, torch.Tensor] = {}
-    with fake_mode(), quiet_autocast(), torch.enable_grad():
+    # Some operations draw random numbers even when run on fake tensors.
+    unseeded = torch.random.fork_rng(devices=())
+    with fake_mode(), quiet_autocast(), torch.enable_grad(), _default_saving(), unseeded:
 
         def real(leaf: Any) -> Any:
             if not isinstance(leaf, TensorProxy):

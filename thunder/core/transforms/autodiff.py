@@ -209,6 +209,12 @@ class Autodiff:
         self.joint.add_bound_symbol(node)
         self._remember(node, lambda c: [(old, c[0])], [node.output])
 
+    def _overwritten(self, node: BoundSymbol) -> None:
+        """The value of the second argument; what it has taken the place of gets a gradient of zero."""
+        old = node.args[0]
+        self.joint.add_bound_symbol(node)
+        self._remember(node, lambda c: [(old, zeros_for(self.joint, old))], [node.output])
+
     def _same(self, node: BoundSymbol) -> None:
         self.joint.add_bound_symbol(node)
         self._remember(node, lambda c: [(node.args[0], c[0])], [node.output])
@@ -302,6 +308,7 @@ class Autodiff:
 
 _STRUCTURAL: dict[Any, Callable[[Autodiff, BoundSymbol], None]] = {
     prims.update_data: Autodiff._update_data,
+    prims.overwritten: Autodiff._overwritten,
     prims.shallow_copy: Autodiff._same,
     prims.view_update: Autodiff._view_update,
     prims.copy_with_setitem: Autodiff._setitem,

@@ -28,7 +28,11 @@ class CustomBackward:
     def __init__(self, joint: TraceCtx, functionalizer: Functionalizer):
         self.joint = joint
         self.functionalizer = functionalizer
-        self._versions = {s: storage.version for s, storage in functionalizer.info.storages.items()}
+        info = functionalizer.info
+        self._versions = {s: storage.version for s, storage in info.storages.items()}
+        self._forward_names = {
+            s: {getattr(info.values[m].current, "name", m) for m in storage.members} for s, storage in info.storages.items()
+        }
 
     @classmethod
     def resume(cls, joint: TraceCtx, node: BoundSymbol, known: CustomBackward | None) -> CustomBackward:
@@ -99,7 +103,7 @@ class CustomBackward:
             if self.functionalizer.is_physical(root):
                 continue
             target = root.proxy if storage.is_input else self._started_as.get(storage.root)
-            if target is None or not (storage.is_input or target.name in visible):
+            if target is None or not (storage.is_input or self._forward_names[s] & visible):
                 continue
             with origin(add_tags=(BACKWARD,), pass_name="autodiff"):
                 new = self.functionalizer.read(root.proxy)

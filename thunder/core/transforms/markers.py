@@ -11,12 +11,12 @@ from thunder.core.rewrite import KEEP, rewrite
 from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx
 
-_MARKERS = (prims.custom_vjp, prims.late_saved, prims.update_data, prims.shallow_copy, prims.update_aliases)
+_MARKERS = (prims.custom_vjp, prims.late_saved, prims.update_data, prims.overwritten, prims.shallow_copy, prims.update_aliases)
 
 
 @dataclass(frozen=True)
 class RemoveMarkers(Pass):
-    """Replaces custom_vjp, update_data and shallow_copy by the value that they pass on. O(nodes).
+    """Replaces custom_vjp, update_data, overwritten and shallow_copy by the value that they pass on. O(nodes).
 
     with_aliases: also `update_aliases`, for programs that keep their writes in program order.
     """
@@ -34,7 +34,7 @@ class RemoveMarkers(Pass):
         def rule(node: BoundSymbol) -> Any:
             if node.sym is prims.custom_vjp:
                 return tuple(node.args[0])
-            if node.sym is prims.update_data:
+            if node.sym in (prims.update_data, prims.overwritten):
                 return node.args[1]
             if node.sym is prims.shallow_copy:
                 return node.args[0]

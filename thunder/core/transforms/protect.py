@@ -23,7 +23,7 @@ def may_be_view(node: BoundSymbol) -> bool:
     """Whether an output may share memory with an input, by schema and where schemas leave it open."""
     fn = node.sym.torch_fn
     name = node.sym.name.partition(".")[0]
-    if name in _MAYBE_VIEWS or name in ("strided_view", "shallow_copy", "update_data", "custom_vjp"):
+    if name in _MAYBE_VIEWS or name in ("strided_view", "shallow_copy", "update_data", "overwritten", "custom_vjp"):
         return True
     if isinstance(fn, torch._ops.OpOverload):
         return any(r.alias_info is not None for r in fn._schema.returns)
@@ -41,7 +41,7 @@ def _view_pairs(node: BoundSymbol) -> list[tuple[Any, Any]]:
         return []
     if node.sym is prims.custom_vjp:
         return [(a, o) for a, o in zip(node.args[0], node.output, strict=True) if isinstance(a, TensorProxy)]
-    if node.sym is prims.update_data:
+    if node.sym in (prims.update_data, prims.overwritten):
         return [(node.args[1], node.output)]
     return [(p, o) for p in node.flat_proxy_args for o in node.defined]
 
@@ -109,7 +109,7 @@ class _Memory(MemoryGroups):
 class ProtectOverwritten(Pass):
     """A read of a value whose memory was written before becomes a read of a clone, made where the value was. O(nodes α).
 
-    What forward recomputes in backward reads last of all; `written` names inputs that the epilogue writes.
+    `written` names inputs that the epilogue writes, which is before backward runs.
     """
 
     name: ClassVar[str] = "protect_overwritten"
@@ -127,12 +127,12 @@ class ProtectOverwritten(Pass):
         """For each name, the positions of the nodes that read it too late."""
         memory = _Memory()
         reads: dict[str, set[int]] = {}
-        late: list[tuple[int, BoundSymbol]] = []
         in_backward = False
 
         def check(index: int, node: BoundSymbol) -> None:
+            overwritten = {w.name for w in node.written} if node.sym is prims.copy_ else ()
             for p in node.flat_proxy_args:
-                if p.name in memory.stale and isinstance(p, TensorProxy):
+                if p.name in memory.stale and p.name not in overwritten and isinstance(p, TensorProxy):
                     reads.setdefault(p.name, set()).add(index)
 
         for index, node in enumerate(nodes[:-1]):
@@ -140,13 +140,9 @@ class ProtectOverwritten(Pass):
                 in_backward = True
                 for name in self.written:
                     memory.write(name, set())
-            if RECOMPUTE_IN_BACKWARD in node.tags and not node.is_backward:
-                late.append((index, node))
-            elif node.sym not in (prims.update_aliases, prims.get_grad):
+            if node.sym not in (prims.update_aliases, prims.get_grad):
                 check(index, node)
             memory.see(node)
-        for index, node in late:
-            check(index, node)
         return reads
 
 

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import torch
 
 from thunder.core import prims
-from thunder.core.origin import RECOMPUTE_IN_BACKWARD, origin
+from thunder.core.origin import origin
 from thunder.core.passes import Pass, PassContext
 from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol, Symbol
@@ -99,9 +99,8 @@ class _Facts:
         for n, node in enumerate(self.nodes):
             if node.sym in (prims.get_grad, prims.unpack_trivial):
                 continue
-            late = RECOMPUTE_IN_BACKWARD in node.tags
             for p in node.args[:1] if node.sym is prims.copy_ else node.flat_proxy_args:
-                self.last_read[p.name] = last if late else n
+                self.last_read[p.name] = n
                 self.reads[p.name] = self.reads.get(p.name, 0) + 1
             for o in node.defined:
                 self.producer[o.name] = n
@@ -141,7 +140,7 @@ class _Facts:
 
     def _may_run_in_place(self, node: BoundSymbol, value: Any, dst: TensorProxy) -> bool:
         base = node.args[0] if node.args else None
-        if node.is_backward or RECOMPUTE_IN_BACKWARD in node.tags or not isinstance(base, TensorProxy):
+        if node.is_backward or not isinstance(base, TensorProxy):
             return False
         if not isinstance(node.output, TensorProxy) or (value.shape, value.dtype) != (dst.shape, dst.dtype):
             return False

@@ -27,54 +27,6 @@ class SplitTraces:
     differentiable: tuple[int, ...]
 
 
-def _recomputed(forward: list[BoundSymbol], backward: list[BoundSymbol], available: set[str], trace: TraceCtx) -> list[BoundSymbol]:
-    """The backward nodes, with what they need of the nodes tagged RECOMPUTE_IN_BACKWARD computed again before its first use."""
-    producers = {
-        o.name: n
-        for n in forward
-        if RECOMPUTE_IN_BACKWARD in n.tags and not is_kept(n) and n.sym is not prims.get_grad
-        for o in n.defined
-        if o.name not in available
-    }
-    if not producers:
-        return backward
-    env: dict[str, Any] = {}
-    new: list[BoundSymbol] = []
-
-    def compute(node: BoundSymbol) -> None:
-        pending = [node]
-        while pending:
-            top = pending[-1]
-            missing = [producers[p.name] for p in top.flat_proxy_args if p.name in producers and p.name not in env]
-            if missing:
-                pending.extend(missing)
-                continue
-            pending.pop()
-            if all(o.name in env for o in top.defined):
-                continue
-            names = {o.name: _renamed(o, trace) for o in top.defined}
-            new.append(_as_backward(top.renamed({**env}, outputs=False).renamed(names, inputs=False)))
-            env.update(names)
-
-    for node in backward:
-        for p in node.flat_proxy_args:
-            if p.name in producers and p.name not in env:
-                compute(producers[p.name])
-        new.append(node.renamed(env, outputs=False))
-    return new
-
-
-def _as_backward(node: BoundSymbol) -> BoundSymbol:
-    """The node, and all that it is made of, as part of backward."""
-    parts = node.given_subsymbols and tuple(_as_backward(s) for s in node.given_subsymbols)
-    with origin(node.origin, add_tags=(BACKWARD,), pass_name="recompute") as now:
-        return node.from_bsym(origin=now, given_subsymbols=parts)
-
-
-def _renamed(o: Proxy, trace: TraceCtx) -> Any:
-    return o.replace(name=trace.unique_name(f"bw_{o.name}"))
-
-
 def split_forward_backward(joint: TraceCtx) -> SplitTraces:
     """Splits a verified joint trace. O(nodes)."""
     outputs, grads = joint.bound_symbols[-1].args
@@ -88,9 +40,6 @@ def split_forward_backward(joint: TraceCtx) -> SplitTraces:
         n for n, o in enumerate(flat)
         if isinstance(o, TensorProxy) and o.name in wanted and o.name not in {q.name for q in flat[:n] if isinstance(q, Proxy)}
     )  # fmt: skip
-    arguments = {a.name for a in joint.args if isinstance(a, Proxy)}
-    available = arguments | {o.name for o in flat if isinstance(o, Proxy)}
-    backward = _recomputed(forward, backward, available, joint)
     cotangent_names = {n: wanted[flat[n].name] for n in differentiable}
     backward = live_nodes(backward, {g.name for g in grads if isinstance(g, Proxy)})
     known = {o.name for n in backward for o in n.defined} | set(marks)

@@ -58,15 +58,16 @@ def copies(values: Sequence[Any]) -> list[Any]:
     return [v.detach().clone() if isinstance(v, torch.Tensor) else v for v in values]
 
 
-def sharing(values: Sequence[Any]) -> list[Any]:
-    """For each tensor that has memory in common with another: the first such, and where in the memory it lies."""
+def sharing(values: Sequence[Any], n_inputs: int) -> list[Any]:
+    """For each tensor that has memory in common with another: the first such, and where in an input's memory it lies."""
     pointers = [t.untyped_storage().data_ptr() if isinstance(t, torch.Tensor) and t.numel() else None for t in values]
     found: list[Any] = []
     for t, p in zip(values, pointers, strict=True):
         if not p or pointers.count(p) == 1:
             found.append(None)
         else:
-            found.append((pointers.index(p), t.storage_offset(), t.stride(), t.dtype))
+            first = pointers.index(p)
+            found.append((first, t.storage_offset(), t.stride(), t.dtype) if first < n_inputs else (first, t.dtype))
     return found
 
 
@@ -127,7 +128,7 @@ def observe(fn: Callable, args: Sequence[Any], watched: Sequence[Any] = (), *, k
     seen.outputs, seen.inputs_after_forward = copies(outputs), copies(inputs)
     seen.requires_grad = [isinstance(o, torch.Tensor) and o.requires_grad for o in outputs]
     seen.inputs_require_grad = [t.requires_grad for t in tensors]
-    seen.shared_memory = sharing([*inputs, *outputs])
+    seen.shared_memory = sharing([*inputs, *outputs], len(inputs))
     seen.same_object = identity(outputs, inputs)
     if not roots:
         return seen

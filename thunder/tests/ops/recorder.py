@@ -12,14 +12,25 @@ from typing import Any
 import torch
 from torch import fx
 from torch._guards import TracingContext, tracing
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx.experimental.symbolic_shapes import ShapeEnv, compute_unbacked_bindings
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import (
+    GuardOnDataDependentSymNode,
+    PendingUnbackedSymbolNotFound,
+    ShapeEnv,
+    compute_unbacked_bindings,
+)
 from torch.overrides import TorchFunctionMode
 
+from thunder.core.errors import DataDependentControlFlowError
 from thunder.core.pytree import tree_flatten, tree_iter, tree_map, tree_unflatten
+from thunder.core.torch_compat import capture_setting
 from thunder.extend.registry import resolve_executors
 from thunder.frontend.capture import CaptureSettings, CompiledGraph
 
+# What Dynamo too gives up on: the capture of such a call ends in this class of ours under `thunder.jit`.
+_DEPENDS_ON_DATA = (
+    DynamicOutputShapeException, DataDependentOutputException, GuardOnDataDependentSymNode, PendingUnbackedSymbolNotFound,
+)  # fmt: skip
 _METADATA = {
     torch.Tensor.size, torch.Tensor.dim, torch.Tensor.stride, torch.Tensor.numel, torch.Tensor.is_contiguous,
     torch.Tensor.storage_offset, torch.is_tensor, torch.is_floating_point, torch.is_complex, torch.Tensor.is_complex,
@@ -116,8 +127,12 @@ def compile_call(fn: Callable, args: tuple, kwargs: dict[str, Any]) -> tuple[Com
                 inputs.append(v)
             values[n] = fakes[id(v)]
     fake_args, fake_kwargs = tree_unflatten(values, spec)
-    with mode, recorder:
-        result = fn(*fake_args, **fake_kwargs)
+    try:
+        # Some operations draw random numbers even when run on fake tensors.
+        with mode, recorder, capture_setting(), torch.random.fork_rng(devices=()):
+            result = fn(*fake_args, **fake_kwargs)
+    except _DEPENDS_ON_DATA as e:
+        raise DataDependentControlFlowError(str(e)) from e
     outs, out_spec = tree_flatten([result])
     recorder.graph.output(tuple(recorder.argument(o) for o in outs))
     gm = fx.GraphModule(recorder.attributes, recorder.graph)

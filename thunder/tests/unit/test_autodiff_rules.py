@@ -9,13 +9,12 @@ import torch
 import torch.nn.functional as F
 
 import thunder
-from thunder.core import prims
+from thunder.core import prims, rules
 from thunder.core.prims import make_prim
 from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import Symbol, Traits
-from thunder.core.transforms import rules
 from thunder.core.transforms.autodiff import joint_trace
-from thunder.core.transforms.rules import (
+from thunder.core.rules import (
     VJPDual,
     find_rule,
     pair_gradients,
@@ -174,7 +173,7 @@ def test_what_autograd_does_not_track_passes_no_gradient(x_y):
         lambda x: F.layer_norm(x, (4,)), lambda x: F.softmax(x, -1), lambda x: x.var(0, keepdim=True),
         lambda x: torch.cat([x, x * 2], 1), lambda x: x[1:, ::2], lambda x: x.sort(1).values,
         lambda x: F.cross_entropy(x, torch.tensor([0, 3, 1])), lambda x: torch.einsum("ij,kj->ik", x, x),
-        lambda x: F.conv1d(x[None], torch.ones(2, 3, 2)), lambda x: torch.linalg.inv(x @ x.T + 5 * torch.eye(3)),
+        lambda x: F.conv1d(x[None], x[:, :2].reshape(1, 3, 2)), lambda x: torch.linalg.inv(x @ x.T),
         lambda x: torch.where(x > 0, x, x * 0.1), lambda x: x.masked_fill(x > 0, 1.0), lambda x: x.cumsum(0).prod(1),
         lambda x: x.max(1).values + x.min(1).values, lambda x: F.gelu(x, approximate="tanh"), lambda x: x.norm(p=3),
         lambda x: torch.gather(x, 1, torch.tensor([[0, 0], [1, 3], [2, 2]])), lambda x: x.unfold(1, 2, 1),

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import fx
 
 from thunder.core import dtypes, prims
 from thunder.core.proxies import TensorProxy
@@ -88,6 +89,7 @@ def test_shapes_and_outputs_matter():
         (torch.strided, "torch.strided"),
         ({"a": 1}, "dict(('a', 1))"),
         (torch.Size([1]), "(1)"),
+        (fx.immutable_collections.immutable_list([1, 2]), "list(1, 2)"),
         (object(), None),
         ([object()], None),
         (torch.ones(1), None),

@@ -105,9 +105,11 @@ def test_checkpointing_saves_inputs_instead_of_intermediates(tagged):
 
     x = torch.randn(3, requires_grad=True)
     jitted = thunder.jit(fn)
+    jitted(x)
     saved = []
     with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t) or t, lambda t: t):
         out = jitted(x)
-    assert len(saved) == (1 if tagged else 3)
+    kept_anyway = {t.data_ptr() for t in (x, out)}
+    assert len({t.data_ptr() for t in saved} - kept_anyway) == (0 if tagged else 1)
     (grad,) = torch.autograd.grad(out.sum(), x)
     torch.testing.assert_close(grad, torch.autograd.grad(block(x).sum(), x)[0])

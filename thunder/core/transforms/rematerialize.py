@@ -1,0 +1,119 @@
+"""Which values backward reads and which it computes again, so that the fewest bytes are saved.
+
+The values of the forward are a flow network whose edges are what a node reads; cutting a value costs its bytes. The
+minimum cut between what cannot be computed again and what backward needs is what is saved
+(the recomputation of Chen et al., "Training Deep Nets with Sublinear Memory Cost", chosen as in AOTAutograd's
+min-cut partitioner).
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+
+from thunder.core.passes import Pass, PassContext
+from thunder.core.proxies import Proxy, TensorProxy
+from thunder.core.sizes import hint
+from thunder.core.symbol import BoundSymbol
+from thunder.core.trace import TraceCtx
+from thunder.core.transforms.protect import may_be_view
+from thunder.core.transforms.recompute import recompute_in_backward, returned_names
+from thunder.core.torch_compat import OpOverload, aten_packet
+
+_FREE = 1  # bytes charged for what lives on anyway: inputs, parameters, outputs
+
+
+def size_bytes(p: TensorProxy) -> int:
+    """numel × itemsize, symbolic sizes at the values that they had when captured."""
+    numel = 1
+    for s in p.shape:
+        numel *= int(hint(s))
+    return numel * p.dtype.bytes
+
+
+def is_cheap(node: BoundSymbol) -> bool:
+    """Whether a node may run again in backward: an elementwise operation, a conversion or a view, without effects."""
+    if node.has_effects or node.is_backward or not node.defined:
+        return False
+    fn = node.sym.torch_fn
+    overloads: Iterable[Any] = ()
+    if isinstance(fn, OpOverload):
+        overloads = (fn,)
+    elif (packet := aten_packet(getattr(fn, "__name__", ""))) is not None:
+        overloads = [getattr(packet, o) for o in packet.overloads()]
+    if any(torch.Tag.pointwise in o.tags for o in overloads):
+        return True
+    return may_be_view(node)
+
+
+@dataclass(frozen=True)
+class Rematerialize(Pass):
+    """Saves the cheapest set of forward values from which backward's needs follow by cheap operations.
+
+    O(maximum flow) on the part of the forward that cheap operations connect to backward. Inputs that forward or the
+    epilogue (`written`) writes cost their bytes, since backward needs a clone of what they were.
+    """
+
+    name: ClassVar[str] = "rematerialize"
+    title: ClassVar[str] = "Rematerialize"
+    stage: ClassVar[str] = "joint"
+    written: frozenset = frozenset()
+
+    def apply(self, trace: TraceCtx, ctx: PassContext) -> TraceCtx:
+        producers = recomputed_producers(trace, self.written)
+        return recompute_in_backward(trace, producers) if producers else trace
+
+
+def recomputed_producers(joint: TraceCtx, written: frozenset = frozenset()) -> dict[str, BoundSymbol]:
+    """For each value that is cheaper computed again than saved, the forward node that makes it."""
+    forward = [n for n in joint.bound_symbols[:-1] if not n.is_backward]
+    made_by = {o.name: n for n in forward for o in n.defined}
+    needed = {
+        p.name: p
+        for n in joint.bound_symbols[:-1]
+        if n.is_backward
+        for p in n.flat_proxy_args
+        if p.name in made_by and isinstance(p, TensorProxy)
+    }
+    free = returned_names(joint) - written - {w.name for n in forward for w in n.written}
+    network, reachable = _network(needed, made_by, free)
+    if not reachable:
+        return {}
+    networkx = importlib.import_module("networkx")
+    graph = networkx.DiGraph()
+    graph.add_weighted_edges_from(network, weight="capacity")
+    _, (near, _) = networkx.minimum_cut(graph, "source", "sink")
+    return {name: made_by[name] for name in reachable if f"{name}:in" not in near and name in made_by}
+
+
+def _network(
+    needed: dict[str, Proxy], made_by: dict[str, BoundSymbol], free: set[str]
+) -> tuple[list[tuple[str, str, float]], set[str]]:
+    """Edges with capacities, and the values that cheap nodes connect to backward."""
+    edges: list[tuple[str, str, float]] = [(f"{name}:out", "sink", float("inf")) for name in needed]
+    seen: set[str] = set()
+    cheap: set[str] = set()
+    pending = list(needed.values())
+    while pending:
+        value = pending.pop()
+        if value.name in seen:
+            continue
+        seen.add(value.name)
+        cost = _FREE if value.name in free else size_bytes(value) if isinstance(value, TensorProxy) else _FREE
+        edges.append((f"{value.name}:in", f"{value.name}:out", float(max(cost, _FREE))))
+        node = made_by.get(value.name)
+        if node is None or not is_cheap(node):
+            edges.append(("source", f"{value.name}:in", float("inf")))
+            continue
+        cheap.add(value.name)
+        tensors = [p for p in node.flat_proxy_args if isinstance(p, TensorProxy)]
+        if not tensors:
+            edges.append(("source", f"{value.name}:in", float("inf")))
+        for p in tensors:
+            edges.append((f"{p.name}:out", f"{value.name}:in", float("inf")))
+            pending.append(p)
+    return edges, cheap

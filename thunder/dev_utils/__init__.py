@@ -1,0 +1,1 @@
+"""Tools for those who write passes, transforms and executors."""

@@ -1,0 +1,11 @@
+"""What a program is made of: which operations thunder knows, which regions were fused, a trace as a graph, its memory."""
+
+from thunder.examine.examination import CollectFunctionsUsed, Examination, examine
+from thunder.examine.fusions import get_fusion_symbols, get_fusions
+from thunder.examine.graph import make_trace_dot
+from thunder.examine.memory_calculation import get_alloc_memory
+
+__all__ = [
+    "CollectFunctionsUsed", "Examination", "examine", "get_alloc_memory", "get_fusion_symbols", "get_fusions",
+    "make_trace_dot",
+]  # fmt: skip

@@ -1,0 +1,130 @@
+"""`examine`: runs a program once as it is, and says how thunder would take it."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch.overrides import TorchFunctionMode, resolve_name
+
+from thunder.core.errors import ThunderError
+from thunder.core.symbol import OpTags
+from thunder.jit import jit
+from thunder.torch.registry import symbol_for
+
+_LIBRARY = ("torch", "thunder")
+
+
+class CollectFunctionsUsed(TorchFunctionMode):
+    """While active, notes each torch function called, and from where.
+
+    Attributes:
+        functions_call_sites: function to the lines (file:line) that called it, in order of the first call.
+    """
+
+    def __init__(self, collect_into: dict[Any, list[str]] | None = None):
+        super().__init__()
+        self.functions_call_sites: dict[Any, list[str]] = {} if collect_into is None else collect_into
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.functions_call_sites.setdefault(func, []).append(_call_site())
+        return func(*args, **(kwargs or {}))
+
+
+def _call_site() -> str:
+    """file:line of the innermost frame outside torch and thunder."""
+    for frame in reversed(traceback.extract_stack()[:-2]):
+        if not any(f"/{name}/" in frame.filename for name in _LIBRARY):
+            return f"{frame.filename}:{frame.lineno}"
+    return "<unknown location>"
+
+
+def function_name(fn: Any) -> str:
+    """The public path of a torch function, such as "torch.Tensor.add"."""
+    found = resolve_name(fn)
+    return found if found is not None else getattr(fn, "__qualname__", repr(fn))
+
+
+@dataclass(frozen=True)
+class Examination:
+    """What `examine` has found.
+
+    Attributes:
+        functions: name of each torch function that the program calls, to the lines that call it.
+        automatic: names of those without a declaration of their own: they run as torch's, one opaque node each.
+        error: why the program cannot run or be compiled; None if it can.
+    """
+
+    functions: dict[str, list[str]] = field(default_factory=dict)
+    automatic: tuple[str, ...] = ()
+    error: BaseException | None = None
+
+    def report(self, show_call_stack: bool | int = False) -> str:
+        """The findings as text."""
+        total, known = len(self.functions), len(self.functions) - len(self.automatic)
+        lines = [f"The program calls {total} torch functions; {known} of them are declared by thunder."]
+        for name in self.automatic:
+            lines.append(f"  {name}: runs as torch's own, with metadata and gradient taken from torch")
+            sites = list(dict.fromkeys(self.functions[name])) if show_call_stack else []
+            limit = len(sites) if show_call_stack is True else int(show_call_stack)
+            lines += [f"    called at {site}" for site in sites[:limit]]
+        if self.error is None:
+            lines.append("thunder.jit compiles and runs it.")
+        else:
+            lines.append(f"thunder.jit cannot run it: {type(self.error).__name__}: {self.error}")
+        return "\n".join(lines)
+
+
+def examine(fn: Callable, *args: Any, show_call_stack: bool | int = False, **kwargs: Any) -> Examination:
+    """Runs `fn(*args, **kwargs)` once as it is and once compiled, prints and returns what was found.
+
+    The program is really run, with its side effects. Nothing is raised for a program that fails: the reason is printed.
+
+    Args:
+        show_call_stack: also print from which lines functions without a declaration are called; a number prints at most
+            so many for each.
+    """
+    found = _examine(fn, args, kwargs)
+    print(found.report(show_call_stack))  # noqa: T201
+    return found
+
+
+def _examine(fn: Callable, args: tuple, kwargs: dict[str, Any]) -> Examination:
+    if not callable(fn):
+        return Examination(error=TypeError(f"{fn!r} is not callable"))
+    collected = CollectFunctionsUsed()
+    error: BaseException | None = None
+    try:
+        with collected:
+            fn(*args, **kwargs)
+    except Exception as e:
+        error = e
+    functions: dict[str, list[str]] = {}
+    automatic: list[str] = []
+    for function, sites in collected.functions_call_sites.items():
+        name = function_name(function)
+        if name not in functions and _is_operation(function) and symbol_for(function).has_tag(OpTags.AUTO_REGISTERED):
+            automatic.append(name)
+        functions.setdefault(name, []).extend(sites)
+    if error is None:
+        try:
+            jit(fn)(*args, **kwargs)
+        except (ThunderError, RuntimeError, TypeError, ValueError, NotImplementedError) as e:
+            error = e
+    return Examination(functions, tuple(automatic), error)
+
+
+def _is_operation(function: Any) -> bool:
+    """Whether a call of the function is part of a trace, rather than a question about metadata."""
+    return callable(function) and getattr(function, "__name__", "") not in _QUESTIONS
+
+
+_QUESTIONS = frozenset(
+    {"__get__", "__set__", "size", "dim", "stride", "numel", "is_contiguous", "is_floating_point", "is_complex",
+     "ndimension", "element_size", "storage_offset", "__len__", "__repr__", "__format__", "__hash__", "get_device"}
+)  # fmt: skip
+
+
+__all__ = ["CollectFunctionsUsed", "Examination", "examine", "function_name"]
