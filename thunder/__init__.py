@@ -1,5 +1,6 @@
 """A source-to-source compiler for PyTorch: programs captured, shown, differentiated and run as readable Python."""
 
+from thunder import clang, numpy, torch
 from thunder.__about__ import __version__
 from thunder.core import devices, dtypes, prims
 from thunder.core.dtypes import (
@@ -62,6 +63,7 @@ from thunder.introspection import (
     last_traces,
     list_transforms,
 )
+from thunder.frontend.tracer import trace
 from thunder.jit import jit
 from thunder.recipes.compile import compile
 from thunder.recipes.recipe import Plugin, Recipe
@@ -69,13 +71,14 @@ from thunder.recipes.recipe import Plugin, Recipe
 configure_from_env()
 
 __all__ = [
-    "CACHE_OPTIONS", "SHARP_EDGES_OPTIONS", "AnyProxy", "CompileData", "CompileStats", "ComplexProxy", "DebugOptions",
-    "Executor", "FloatProxy", "IntegerProxy", "NumberProxy", "Plugin", "Proxy", "Recipe", "StringProxy", "TensorProxy", "ThunderModule",
-    "TraceCtx", "Transform", "__version__", "add_executor_lists", "bfloat16", "bool8", "cache_hits", "cache_misses",
-    "cache_option", "compile", "compile_data", "compile_stats", "complex32", "complex64", "complex128", "devices", "dtypes",
-    "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float16", "float32", "float64",
-    "get_all_executors", "get_always_executors", "get_auto_registered_torch_op_names", "get_default_executors",
-    "get_executor", "int8", "int16", "int32", "int64", "jit", "last_backward_traces", "last_compile_options",
-    "last_prologue_traces", "last_traces", "list_transforms", "prims", "pythonex", "pytorch_executor",
-    "resolve_executors", "uint8",
+    "AnyProxy", "CACHE_OPTIONS", "CompileData", "CompileStats", "ComplexProxy", "DebugOptions", "Executor",
+    "FloatProxy", "IntegerProxy", "NumberProxy", "Plugin", "Proxy", "Recipe", "SHARP_EDGES_OPTIONS", "StringProxy",
+    "TensorProxy", "ThunderModule", "TraceCtx", "Transform", "__version__", "add_executor_lists", "bfloat16",
+    "bool8", "cache_hits", "cache_misses", "cache_option", "clang", "compile", "compile_data", "compile_stats",
+    "complex128", "complex32", "complex64", "devices", "dtypes", "float16", "float32", "float64", "float8_e4m3fn",
+    "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "get_all_executors", "get_always_executors",
+    "get_auto_registered_torch_op_names", "get_default_executors", "get_executor", "int16", "int32", "int64",
+    "int8", "jit", "last_backward_traces", "last_compile_options", "last_prologue_traces", "last_traces",
+    "list_transforms", "numpy", "prims", "pythonex", "pytorch_executor", "resolve_executors", "torch", "trace",
+    "uint8",
 ]  # fmt: skip

@@ -30,7 +30,7 @@ from thunder.extend.executor import Executor
 from thunder.extend.registry import resolve_executors
 from thunder.frontend.capture import CaptureSettings, CompiledGraph
 from thunder.frontend.direct import DirectCapture, needs_direct_capture
-from thunder.frontend.failures import guard_reasons, is_dynamo_failure, raise_user_error
+from thunder.frontend.failures import check_arguments, guard_reasons, is_capture_failure, raise_user_error
 from thunder.frontend.module import ThunderModule, remember_thunder_module
 from thunder.frontend.records import CompileData, CompileStats
 from thunder.frontend.status import StatusLine
@@ -174,7 +174,7 @@ class _Compiled:
                 return self.direct(*args, **kwargs)
             return entry(*args, **kwargs)
         except Exception as e:
-            if not is_dynamo_failure(e):
+            if not is_capture_failure(e):
                 raise
             return self._failed(e, args, kwargs)
         finally:
@@ -186,6 +186,8 @@ class _Compiled:
         if needs_direct_capture(e):
             self.direct = DirectCapture(self.target, self.capture)
             return self.direct(*args, **kwargs)
+        if self.data.is_module:
+            check_arguments(self.fn.forward, args, kwargs)
         return raise_user_error(e, self.target, args, kwargs)
 
 

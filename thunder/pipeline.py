@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from thunder.core.options import CompileOptions
@@ -28,9 +29,15 @@ from thunder.program import Program as Program
 
 
 def compile_program(
-    captured: TraceCtx, ctx: PassContext, *, differentiable: bool, transforms: Sequence[Any] = ()
+    captured: TraceCtx,
+    ctx: PassContext,
+    *,
+    differentiable: bool,
+    transforms: Sequence[Any] = (),
+    make_prologue: Callable[[], TraceCtx | None] = lambda: None,
 ) -> Program:
     """From a captured trace to functions. `differentiable`: outputs get a gradient where an input has one."""
+    prologues = _Prologues(make_prologue)
     captured.set_provenance("capture")
     ctx.history.append(captured)
     trace = run_pass(DeadCodeElimination(), captured, ctx)
@@ -43,11 +50,12 @@ def compile_program(
 
     trace = run_pass(FunctionPass(in_place, "functionalization"), trace, ctx)
     for transform in transforms:
-        trace = _user_transform(transform, trace, parts, ctx)
+        trace, parts = _user_transform(transform, trace, parts, prologues, ctx)
     trace = run_passes([CommonSubexpressionElimination(), DeadCodeElimination()], trace, ctx)
-    if differentiable and _is_differentiable(trace):
-        return _with_gradient(trace, parts, ctx, transforms)
-    return _without_gradient(trace, parts, ctx, transforms)
+    compiled = _with_gradient if differentiable and _is_differentiable(trace) else _without_gradient
+    program = compiled(trace, parts, ctx, transforms)
+    program.make_prologue_traces = prologues.all
+    return program
 
 
 def execution_passes(options: CompileOptions) -> list[Any]:
@@ -89,13 +97,15 @@ def _with_gradient(trace: TraceCtx, parts: ProgramParts, ctx: PassContext, trans
 
     full = differentiate(None, ctx, backward_ctx)
     forward = run_passes(_final_passes(full.split.forward, transforms), full.joint, ctx)
+    epilogue, epilogue_traces = _epilogue(parts, ctx)
     return Program(
         forward.python_callable(),
         full.backward,
-        *_epilogue(parts, ctx),
+        epilogue,
         full.split.differentiable,
         ctx.history,
         backward_ctx.history,
+        epilogue_traces,
         partial=PartialBackwards(full, differentiate_partly),
     )
 
@@ -109,7 +119,8 @@ def _rematerializes(ctx: PassContext) -> bool:
 def _without_gradient(trace: TraceCtx, parts: ProgramParts, ctx: PassContext, transforms: Sequence[Any]) -> Program:
     trace = run_passes(execution_passes(ctx.options), trace, ctx)
     forward = run_passes(_final_passes(trace, transforms), trace, ctx)
-    return Program(forward.python_callable(), None, *_epilogue(parts, ctx), (), ctx.history)
+    epilogue, epilogue_traces = _epilogue(parts, ctx)
+    return Program(forward.python_callable(), None, epilogue, (), ctx.history, epilogue_traces=epilogue_traces)
 
 
 def _final_passes(trace: TraceCtx, transforms: Sequence[Any]) -> list[Any]:
@@ -120,13 +131,13 @@ def _final_passes(trace: TraceCtx, transforms: Sequence[Any]) -> list[Any]:
     return [FunctionPass(lambda t, c: trace, "split", "executable"), DeleteLastUsed(), *hooks]
 
 
-def _epilogue(parts: ProgramParts, ctx: PassContext) -> tuple[Callable | None]:
+def _epilogue(parts: ProgramParts, ctx: PassContext) -> tuple[Callable | None, list[TraceCtx]]:
     if parts.epilogue is None:
-        return (None,)
+        return None, []
     epilogue_ctx = PassContext(ctx.options, [e for e in ctx.executors], check_level=ctx.check_level)
     trace = TransformForExecution().apply(parts.epilogue, epilogue_ctx)
     trace.include_decorators = False
-    return (trace.python_callable(),)
+    return trace.python_callable(), [parts.epilogue, trace]
 
 
 def _is_differentiable(trace: TraceCtx) -> bool:
@@ -136,11 +147,37 @@ def _is_differentiable(trace: TraceCtx) -> bool:
     )
 
 
-def _user_transform(transform: Any, trace: TraceCtx, parts: ProgramParts, ctx: PassContext) -> TraceCtx:
-    """A Transform's hook on the computation."""
+class _Prologues:
+    """The prologue's traces; the first is made when somebody asks."""
+
+    def __init__(self, make: Callable[[], TraceCtx | None]):
+        self._make = make
+        self._traces: list[TraceCtx] = []
+
+    def all(self) -> list[TraceCtx]:
+        if not self._traces and (first := self._make()) is not None:
+            self._traces.append(first)
+        return self._traces
+
+    def replace(self, new: Any) -> None:
+        if new is not None and new not in self._traces:
+            self._traces.append(new)
+
+
+def _user_transform(
+    transform: Any, trace: TraceCtx, parts: ProgramParts, prologues: _Prologues, ctx: PassContext
+) -> tuple[TraceCtx, ProgramParts]:
+    """A Transform's hook on the three traces."""
+    epilogue = parts.epilogue
 
     def apply(t: TraceCtx, _: PassContext) -> TraceCtx:
-        _, new, _ = transform.transform_traces_pre_prologue(None, t, parts.epilogue, executors_list=ctx.executors)
+        nonlocal epilogue
+        prologue = next(reversed(prologues.all()), None)
+        prologue, new, epilogue = transform.transform_traces_pre_prologue(
+            prologue, t, epilogue, executors_list=ctx.executors
+        )
+        prologues.replace(prologue)
         return new
 
-    return run_pass(FunctionPass(apply, type(transform).__name__), trace, ctx)
+    trace = run_pass(FunctionPass(apply, type(transform).__name__), trace, ctx)
+    return trace, replace(parts, epilogue=epilogue)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import torch
@@ -39,9 +40,14 @@ class Program:
     traces: list[TraceCtx] = field(default_factory=list)
     backward_traces: list[TraceCtx] = field(default_factory=list)
     epilogue_traces: list[TraceCtx] = field(default_factory=list)
-    prologue_traces: list[TraceCtx] = field(default_factory=list)
+    make_prologue_traces: Callable[[], list[TraceCtx]] = list
     partial: PartialBackwards | None = None
     phase_ns: dict[str, int] = field(default_factory=dict)
+
+    @cached_property
+    def prologue_traces(self) -> list[TraceCtx]:
+        """What the program unpacks and checks, as captured first, as transforms leave it last."""
+        return self.make_prologue_traces()
 
     @property
     def computation_traces(self) -> list[TraceCtx]:

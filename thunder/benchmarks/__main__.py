@@ -6,12 +6,13 @@ import argparse
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from thunder.benchmarks.bench import Plan, run
 from thunder.benchmarks.models import MODELS, parse
-from thunder.benchmarks.peers import PEERS, available_peers
+from thunder.benchmarks.peers import INDUCTOR, PEERS, THUNDER_FUSED, available_peers
 from thunder.benchmarks.report import errors, text
 
 DEFAULT_MODELS = ["llama:4,16,32", "gpt2", "resnet", "moe", "mlp", "tiny"]
@@ -20,12 +21,13 @@ QUICK_MODELS = ["llama:1,2", "resnet:2", "mlp:2", "tiny"]
 
 def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m thunder.benchmarks", description=__doc__)
-    parser.add_argument(
-        "--models", nargs="+", metavar="NAME[:LAYERS,...]", help=f"of {', '.join(MODELS)}; default: {' '.join(DEFAULT_MODELS)}"
-    )
-    parser.add_argument("--peers", nargs="+", choices=list(PEERS), metavar="PEER", help=f"of {', '.join(PEERS)}; default: all")
+    models_help = f"of {', '.join(MODELS)}; default: {' '.join(DEFAULT_MODELS)}"
+    parser.add_argument("--models", nargs="+", metavar="NAME[:LAYERS,...]", help=models_help)
+    peers_help = f"of {', '.join(PEERS)}; default: all that are installed"
+    parser.add_argument("--peers", nargs="+", choices=list(PEERS), metavar="PEER", help=peers_help)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all numbers there")
-    parser.add_argument("--quick", action="store_true", help="shallow models and few repetitions: a look, not a measurement")
+    quick_help = "shallow models, few repetitions, no peer that runs a C++ compiler: a look, not a measurement"
+    parser.add_argument("--quick", action="store_true", help=quick_help)
     parser.add_argument("--first-repeats", type=int, metavar="N", help="fresh processes per first step (default: 3)")
     parser.add_argument("--steady-repeats", type=int, metavar="N", help="rounds of warm steps (default: 15)")
     parser.add_argument("--threads", type=int, metavar="N", help="threads of torch (default: torch's choice)")
@@ -56,17 +58,20 @@ def main(arguments: list[str]) -> int:
     parsed = parse_arguments(arguments)
     plan = Plan(
         models=parsed.models,
-        peers=parsed.peers or available_peers(),
+        peers=parsed.peers or [p for p in available_peers() if not (parsed.quick and p in (INDUCTOR, THUNDER_FUSED))],
         first_repeats=parsed.first_repeats or (1 if parsed.quick else 3),
         steady_repeats=parsed.steady_repeats or (3 if parsed.quick else 15),
         device=parsed.device,
         threads=parsed.threads,
     )
-    results = run(plan, show_progress)
+
+    def keep(results: dict[str, Any]) -> None:
+        if parsed.json is not None:
+            parsed.json.write_text(json.dumps(results, indent=1) + "\n")
+
+    results = run(plan, show_progress, keep)
     show_progress("")
     sys.stdout.write(text(results) + "\n")
-    if parsed.json is not None:
-        parsed.json.write_text(json.dumps(results, indent=1) + "\n")
     return 1 if errors(results) else 0
 
 

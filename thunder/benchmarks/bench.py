@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from thunder.__about__ import __version__
-from thunder.benchmarks.peers import THUNDER
+from thunder.benchmarks.peers import INDUCTOR, THUNDER, THUNDER_FUSED
 
 
 @dataclass(frozen=True)
@@ -39,20 +39,52 @@ class Plan:
     timeout_s: float = 1200.0
 
 
+@dataclass(frozen=True)
+class Caches:
+    """The folders in which compilers keep what they made."""
+
+    inductor: Path
+    thunder: Path
+
+    @classmethod
+    def below(cls, folder: Path) -> Caches:
+        """Caches of their own in a folder."""
+        return cls(folder / "inductor", folder / "thunder")
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The environment variables that name the folders, which are made where they are missing."""
+        for folder in (self.inductor, self.thunder):
+            folder.mkdir(parents=True, exist_ok=True)
+        return {
+            "TORCHINDUCTOR_CACHE_DIR": str(self.inductor),
+            "TRITON_CACHE_DIR": str(self.inductor / "triton"),
+            "THUNDER_CACHE_DIR": str(self.thunder),
+        }
+
+
 Report = Callable[[str], None]
 
 
-def run(plan: Plan, report: Report = lambda line: None) -> dict[str, Any]:
-    """All measurements of a plan; `report` gets a line per step taken.
+def _keep_nothing(results: dict[str, Any]) -> None:
+    return None
+
+
+def run(
+    plan: Plan, report: Report = lambda line: None, keep: Callable[[dict[str, Any]], None] = _keep_nothing
+) -> dict[str, Any]:
+    """All measurements of a plan; `report` gets a line per step taken, `keep` the results so far after each model.
 
     The repetitions go over all peers in turn, so that a change of the machine's speed meets every one of them.
     """
     results: dict[str, Any] = {"environment": environment(plan), "models": {}}
     report("call overhead")
-    results["overhead"] = _in_process({"kind": "overhead", "peers": list(plan.peers), "repeats": plan.steady_repeats}, plan)
+    job = {"kind": "overhead", "peers": list(plan.peers), "repeats": plan.steady_repeats}
+    results["overhead"] = _in_process(job, plan)
     for model in plan.models:
         with tempfile.TemporaryDirectory(prefix="thunder-bench-") as folder:
             results["models"][model] = _measure_model(model, plan, Path(folder), report)
+        keep(results)
     return results
 
 
@@ -61,12 +93,15 @@ def _measure_model(model: str, plan: Plan, folder: Path, report: Report) -> dict
     for repeat in range(plan.first_repeats):
         for peer in plan.peers:
             report(f"{model}: first step, {peer} ({repeat + 1}/{plan.first_repeats})")
-            cache = folder / f"{peer}-{repeat}"
-            found[peer].append(_in_process({"kind": "first", "model": model, "peer": peer}, plan, cache))
+            job = {"kind": "first", "model": model, "peer": peer}
+            found[peer].append(_in_process(job, plan, Caches.below(folder / f"{peer}-{repeat}")))
     report(f"{model}: warm steps and memory")
     working = [peer for peer in plan.peers if "error" not in found[peer][-1]]
     job = {"kind": "steady", "model": model, "peers": working, "repeats": plan.steady_repeats}
-    steady = _in_process(job, plan, folder / "steady")
+    # Warm steps need no cold compiler: each peer finds what its last first step left.
+    last = plan.first_repeats - 1
+    caches = Caches(folder / f"{INDUCTOR}-{last}" / "inductor", folder / f"{THUNDER_FUSED}-{last}" / "thunder")
+    steady = _in_process(job, plan, caches)
     return {"first": {peer: _middle(runs) for peer, runs in found.items()}, "steady": steady}
 
 
@@ -81,23 +116,17 @@ def _middle(runs: list[dict[str, Any]]) -> dict[str, Any]:
     return {**chosen, "fastest_s": min(times), "slowest_s": max(times)}
 
 
-def _in_process(job: dict[str, Any], plan: Plan, cache: Path | None = None) -> dict[str, Any]:
-    """The result of a job in a new process, whose compilers' caches are in `cache`, or in a new folder of its own."""
+def _in_process(job: dict[str, Any], plan: Plan, caches: Caches | None = None) -> dict[str, Any]:
+    """The result of a job in a new process; without `caches` its compilers start with empty ones."""
     with tempfile.TemporaryDirectory(prefix="thunder-bench-") as folder:
-        cache = cache or Path(folder) / "cache"
-        cache.mkdir(parents=True, exist_ok=True)
+        caches = caches or Caches.below(Path(folder))
         job_path, result_path = Path(folder) / "job.json", Path(folder) / "result.json"
         job_path.write_text(json.dumps({**job, "device": plan.device, "threads": plan.threads}))
         command = [sys.executable, "-m", "thunder.benchmarks.worker", str(job_path), str(result_path)]
-        settings = {
-            "TORCHINDUCTOR_CACHE_DIR": str(cache / "inductor"),
-            "TRITON_CACHE_DIR": str(cache / "triton"),
-            "THUNDER_CACHE_DIR": str(cache / "thunder"),
-            "THUNDER_CHECKS": "0",
-        }
+        variables = {**os.environ, **caches.variables, "THUNDER_CHECKS": "0"}
         try:
             done = subprocess.run(
-                command, env={**os.environ, **settings}, capture_output=True, text=True, timeout=plan.timeout_s, check=False
+                command, env=variables, capture_output=True, text=True, timeout=plan.timeout_s, check=False
             )
         except subprocess.TimeoutExpired:
             return {"error": f"took more than {plan.timeout_s:.0f} s"}

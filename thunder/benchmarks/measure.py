@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import gc
 import statistics
 import time
@@ -136,10 +135,10 @@ def overhead(peers: Sequence[str], repeats: int, device: str = "cpu", calls: int
     steps = {peer: make_step("tiny:1", peer, device) for peer in peers}
     found: dict[str, dict[str, float]] = {peer: {} for peer in peers}
 
-    def no_grad(step: Step) -> Callable[[], Any]:
+    def forward(step: Step) -> Callable[[], Any]:
         return lambda: step.compiled(*step.workload.batch)
 
-    for label, grad, made in (("no_grad_us", False, no_grad), ("forward_us", True, no_grad), ("step_us", True, lambda s: s)):
+    for label, grad, made in (("no_grad_us", False, forward), ("forward_us", True, forward), ("step_us", True, _itself)):
         with torch.set_grad_enabled(grad):
             for step in steps.values():
                 for _ in range(20):
@@ -149,6 +148,10 @@ def overhead(peers: Sequence[str], repeats: int, device: str = "cpu", calls: int
                     elapsed_us = _mean_s(made(step), calls) * 1e6
                     found[peer][label] = min(elapsed_us, found[peer].get(label, elapsed_us))
     return found
+
+
+def _itself(step: Step) -> Step:
+    return step
 
 
 def _mean_s(call: Callable[[], Any], calls: int) -> float:
@@ -231,7 +234,3 @@ def peak_bytes(step: Step) -> int:
         peak = max(peak, alive)
     return peak
 
-
-def copy_of(workload: Workload) -> Workload:
-    """A workload with its own copy of the model."""
-    return Workload(copy.deepcopy(workload.model), workload.batch, workload.loss)

@@ -1,7 +1,7 @@
 """One measurement in a process of its own: `python -m thunder.benchmarks.worker JOB.json RESULT.json`.
 
-A job is `{"kind": "first" | "steady" | "overhead", "threads": int | None, "device": str, ...}` with the arguments of the
-function of that kind in `measure`. A failure is a result, too: `{"error": text}`.
+A job is `{"kind": "first" | "steady" | "overhead", "threads": int | None, "device": str, ...}` with the arguments of
+the function of that kind in `measure`. A failure is a result, too: `{"error": text}`.
 """
 
 from __future__ import annotations

@@ -6,20 +6,19 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
 from thunder.clang.langctx import clangctx
 from thunder.core import dtypes, prims
 from thunder.core.dims import compute_broadcast_shape, extract_shape_from_varargs, is_cpu_scalar_tensor, same_shape
 from thunder.core.eager import has_tensors, run_on_tensors
 from thunder.core.promotion import ELEMENTWISE_TYPE_PROMOTION_KIND, const_as, elementwise_type_promotion, is_numberlike
 from thunder.core.proxies import TensorProxy
-from thunder.core.symbol import Symbol
 from thunder.core.tracing import is_tracing
-from thunder.torch.registry import register_symbol
 
 TensorLike = TensorProxy
 Kind = ELEMENTWISE_TYPE_PROMOTION_KIND
+
+functions: list[Callable] = []
+"""All functions of clang."""
 
 
 class clangop:
@@ -41,9 +40,7 @@ class clangop:
 
         if self.method_name is not None:
             clangctx.register_method(self.method_name, wrapper)
-        sym = Symbol(name=fn.__name__, meta=wrapper, id=f"clang.{fn.__name__}", module="clang")
-        register_symbol(sym, wrapper)
-        torch.compiler.allow_in_graph(wrapper)
+        functions.append(wrapper)
         return wrapper
 
 

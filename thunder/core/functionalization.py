@@ -25,6 +25,7 @@ from thunder.core.alias_analysis import (
     parent_of,
     same_geometry,
 )
+from thunder.core.dtypes import is_inexact_dtype
 from thunder.core.errors import UnsupportedOpError
 from thunder.core.origin import BACKWARD, NO_GRAD, current_origin, origin
 from thunder.core.overlap import check_overlap
@@ -86,7 +87,7 @@ class Functionalizer:
             self._renew(value, fresh, storage)
             return
         new = {o.name: self._like(o, o.requires_grad or (value.is_tracked and fresh.requires_grad)) for o in node.flat_proxy_outs if isinstance(o, TensorProxy)}  # fmt: skip
-        args = (fresh, *tree_map(self.read, node.args[1:]))
+        args = tree_map(self.read, node.args)
         output = tree_map(lambda o: new.get(o.name, o) if isinstance(o, Proxy) else o, node.output)
         # A view of forward that backward has to compute again is part of backward.
         with origin(node.origin, add_tags=current_origin().tags & {BACKWARD}, pass_name="functionalization"):
@@ -376,7 +377,7 @@ class Functionalizer:
         body = node.args[2]
 
         def tracked(n: int, o: Any) -> Any:
-            if not isinstance(o, TensorProxy) or n in body.non_differentiable or not o.dtype.is_inexact:
+            if not isinstance(o, TensorProxy) or n in body.non_differentiable or not (o.torch_dtype.is_floating_point or o.torch_dtype.is_complex):
                 return o
             return o if o.requires_grad else o.replace(name=o.name, requires_grad=True)
 

@@ -17,6 +17,7 @@ import torch
 import torch._dynamo
 from torch._dynamo.convert_frame import compile_lock
 from torch._dynamo.variables import ConstDictVariable, ListVariable
+from torch._dispatch.python import enable_python_dispatcher
 from torch._guards import TracingContext, tracing
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 from torch.fx.experimental.symbolic_shapes import CallMethodKey
@@ -25,9 +26,9 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 __all__ = [
-    "CallMethodKey", "SequenceKey",
+    "CallMethodKey", "SequenceKey", "enable_python_dispatcher",
     "DataDependentOutputException", "FakeTensor", "FakeTensorMode", "HigherOrderOperator", "OpOverload", "OpOverloadPacket", "TorchDispatchMode",
-    "aten_packet", "compile_with_dynamo", "fake_mode_of_tracing", "compile_with_inductor", "is_functorch_value", "is_mutable", "no_autocast", "capture_setting", "without_saved_tensor_hooks", "load_inductor_artifact", "storage_key",
+    "aten_packet", "compile_with_dynamo", "fake_mode_of_tracing", "compile_with_inductor", "is_functorch_value", "is_mutable", "no_autocast", "capture_setting", "expression_of", "guards_of_capture", "source_of_input", "without_saved_tensor_hooks", "load_inductor_artifact", "storage_key",
     "tracing_fake_mode",
 ]  # fmt: skip
 
@@ -38,6 +39,7 @@ _SETTINGS = {
     "recompile_limit": 1 << 20,
     "accumulated_recompile_limit": 1 << 20,
     "skip_nnmodule_hook_guards": False,  # a hook registered after the first call is part of the program
+    "reorderable_logging_functions": {print},  # prints what eager prints, when the program's values are known
 }
 
 
@@ -150,8 +152,32 @@ def capture_setting() -> Iterator[None]:
         _patched(ConstDictVariable, "unpack_var_sequence", _unpack_guarded),
         _patched(ListVariable, "call_method", _extend_guarded),
     ):
-        warnings.filterwarnings("ignore", message="The .grad attribute of a Tensor that is not a leaf")
+        for message in ("The .grad attribute of a Tensor that is not a leaf", "Dynamo does not know how to trace"):
+            warnings.filterwarnings("ignore", message=message)
         yield
+
+
+def guards_of_capture() -> list[tuple[Any, str]]:
+    """(source, kind) of each guard that the capture under way has installed so far; see `expression_of`."""
+    context = TracingContext.try_get()
+    if context is None:
+        return []
+    guards = []
+    for guard in context.guards_context.dynamo_guards:
+        create = getattr(guard.create_fn, "func", guard.create_fn)
+        guards.append((guard.originating_source, getattr(create, "__name__", str(create))))
+    return guards
+
+
+def expression_of(source: Any) -> str:
+    """A source as an expression of the call's locals `L` and globals `G`; "" for the state of torch."""
+    name = source.name
+    return name() if callable(name) else name
+
+
+def source_of_input(placeholder: Any) -> Any:
+    """Where a captured graph's input comes from; None for what is computed from other inputs."""
+    return getattr(placeholder.meta.get("grapharg"), "source", None)
 
 
 def without_saved_tensor_hooks() -> AbstractContextManager[None]:

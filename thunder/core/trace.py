@@ -136,7 +136,7 @@ class TraceCtx:
         """Appends an occurrence of `sym`, whose outputs its meta gives, and returns them."""
         if sym.meta is None:
             raise UnsupportedOpError(f"{sym.name} has no meta rule, so its output is not known")
-        if sym.is_prim:
+        if sym.is_prim and sym.executor is None:
             result = sym.meta(*args, **kwargs)
         else:
             scratch = _scratch(None, [], self)

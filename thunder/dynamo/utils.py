@@ -12,6 +12,7 @@ from torch import fx
 
 from thunder.core.sizes import SYMBOLIC_TYPES, hint
 from thunder.frontend.lowering import example_value
+from thunder.torch.fakes import contiguous_strides
 
 
 class CompilerType(Enum):
@@ -108,6 +109,12 @@ def _ints(values: Sequence[Any]) -> list[int]:
     return [1 if (value := hint(v)) is None else int(value) for v in values]
 
 
+def _is_contiguous(shape: list[int], strides: list[int]) -> bool:
+    """Whether elements lie in row-major order. Asked of the numbers: a symbolic tensor would guard on the answer."""
+    wanted = contiguous_strides(tuple(shape))
+    return 0 in shape or all(n == 1 or s == w for n, s, w in zip(shape, strides, wanted, strict=True))
+
+
 def input_to_example_input_meta(x: Any) -> Any:
     """A tensor's metadata; a tuple or list of such; a symbolic number as its value at capture; any other value as it is."""
     if isinstance(x, list | tuple):
@@ -126,7 +133,7 @@ def input_to_example_input_meta(x: Any) -> Any:
         shape=shape,
         storage_shape=[extent],
         strides=strides,
-        is_contiguous=x.is_contiguous(),
+        is_contiguous=_is_contiguous(shape, strides),
     )
 
 

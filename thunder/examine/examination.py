@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import traceback
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +14,7 @@ from thunder.core.symbol import OpTags
 from thunder.jit import jit
 from thunder.torch.registry import symbol_for
 
-_LIBRARY = ("torch", "thunder")
+_LIBRARY = ("torch", __name__)
 
 
 class CollectFunctionsUsed(TorchFunctionMode):
@@ -34,11 +34,11 @@ class CollectFunctionsUsed(TorchFunctionMode):
 
 
 def _call_site() -> str:
-    """file:line of the innermost frame outside torch and thunder."""
-    for frame in reversed(traceback.extract_stack()[:-2]):
-        if not any(f"/{name}/" in frame.filename for name in _LIBRARY):
-            return f"{frame.filename}:{frame.lineno}"
-    return "<unknown location>"
+    """file:line of the innermost frame outside torch and this module."""
+    frame = sys._getframe(1)
+    while frame is not None and frame.f_globals.get("__name__", "").startswith(_LIBRARY):
+        frame = frame.f_back  # type: ignore[assignment]
+    return "<unknown location>" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
 def function_name(fn: Any) -> str:

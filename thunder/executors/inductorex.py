@@ -53,7 +53,7 @@ _FUSED_BY_NAME = frozenset(
         "repeat", "flip", "roll", "pad", "constant_pad_nd", "slice_backward", "select_backward", "zeros_like",
         "ones_like", "full_like", "zeros", "ones", "full", "outer", "prelu", "float", "half", "bfloat16", "double",
         "type_as", "__rtruediv__", "__rsub__", "__rpow__", "relu6", "hardswish", "mish", "selu", "celu", "elu",
-        "softsign", "tanhshrink", "logsigmoid", "rsub",
+        "softsign", "tanhshrink", "logsigmoid", "rsub", "convert_element_type", "iota",
     }
 )  # fmt: skip
 # Tagged as elementwise or as reductions, and yet not fused: they write, or are slower or different when fused.
@@ -63,7 +63,7 @@ _VIEWS = frozenset(
         "reshape", "view", "view_as", "reshape_as", "permute", "transpose", "t", "expand", "expand_as", "slice",
         "select", "squeeze", "unsqueeze", "flatten", "unflatten", "narrow", "contiguous", "alias", "detach", "split",
         "chunk", "unbind", "swapaxes", "swapdims", "movedim", "moveaxis", "ravel", "split_with_sizes", "_unsafe_view",
-        "mT", "T",
+        "mT", "T", "broadcast_in_dim", "slice_prim",
     }
 )  # fmt: skip
 _CASTS = frozenset({"to", "type"})

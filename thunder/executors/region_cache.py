@@ -24,6 +24,7 @@ from thunder.__about__ import __version__
 from thunder.core import devices, dtypes
 from thunder.core.log import get_logger
 from thunder.core.options import env
+from thunder.core.prims.base import PrimID
 from thunder.core.printer import dotted_path
 from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.sizes import SYMBOLIC_TYPES
@@ -65,8 +66,10 @@ def argument_text(x: Any, names: dict[str, str]) -> str | None:
 
 
 def operation_text(node: BoundSymbol) -> str | None:
-    """The public path of the torch callable that a node stands for, or None where it has none."""
-    return None if node.sym.torch_fn is None else dotted_path(node.sym.torch_fn)
+    """The public path of the torch callable that a node stands for, or its name as a primitive; None without either."""
+    if node.sym.torch_fn is None:
+        return None
+    return f"prims.{node.sym.id.name}" if isinstance(node.sym.id, PrimID) else dotted_path(node.sym.torch_fn)
 
 
 def has_text(node: BoundSymbol) -> bool:

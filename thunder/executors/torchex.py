@@ -8,6 +8,7 @@ import torch
 
 from thunder.core.printer import dotted_path
 from thunder.core.symbol import BoundSymbol, Symbol
+from thunder.core.torch_compat import OpOverload
 from thunder.core.torch_compat import no_autocast as no_autocast
 from thunder.extend.executor import ImplInfo, OperatorExecutor
 from thunder.extend.registry import add_always_executor, register_executor
@@ -34,7 +35,13 @@ class TorchExecutor(OperatorExecutor):
 
 def _execution_symbol(ex: OperatorExecutor, sym: Symbol, fn: Any) -> Symbol:
     path = dotted_path(fn)
-    module, name = (None, sym.name.replace(".", "_")) if path is None else path.rsplit(".", 1)
+    if path is None:
+        module, name = None, sym.name.replace(".", "_")
+    elif isinstance(fn, OpOverload):  # "torch.ops.aten", "add.Tensor"
+        module, packet, overload = path.rsplit(".", 2)
+        name = f"{packet}.{overload}"
+    else:
+        module, name = path.rsplit(".", 1)
     return Symbol(
         name=name, meta=sym.meta, id=sym.id, is_prim=True, tags=sym.tags, executor=ex, python_impl=fn, module=module,
         torch_fn=fn, traits=sym.traits,

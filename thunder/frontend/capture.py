@@ -17,13 +17,14 @@ from thunder.core.options import CompileOptions
 from thunder.core.passes import PassContext
 from thunder.core.proxies import TensorProxy
 from thunder.core.pytree import tree_flatten
-from thunder.core.torch_compat import fake_mode_of_tracing, tracing_fake_mode
+from thunder.core.torch_compat import fake_mode_of_tracing, tracing_fake_mode, without_saved_tensor_hooks
 from thunder.core.trace import TraceCtx
 from thunder.core.tracing import tracectx
 from thunder.extend.executor import lookasides_of
 from thunder.frontend.autocasting import AutocastState
 from thunder.frontend.lowering import Lowering, example_value, input_name
 from thunder.frontend.version_checks import Refusals, fake_like, refusals_of_graph
+from thunder.frontend.prologue import Prologue
 from thunder.pipeline import Program, compile_program
 from thunder.runtime import run
 
@@ -73,7 +74,7 @@ class CompiledGraph:
             requires_grad = [isinstance(e, torch.Tensor) and e.requires_grad for e in example_inputs]
         self._requires_grad = tuple(requires_grad)
         self.writes_memory = True
-        pattern = input_overlap_pattern(list(example_inputs))
+        self._first_pattern = pattern = input_overlap_pattern(list(example_inputs))
         self.programs[pattern] = self._compile(pattern)
         self._refusals = self._find_refusals(example_inputs) if refusals is None else refusals
         self._grad_after = None if self._grad_at_end == self.grad_enabled else self._grad_at_end
@@ -128,11 +129,14 @@ class CompiledGraph:
     def _compile(self, pattern: tuple) -> Program:
         start = time.perf_counter_ns()
         settings = self.settings
-        trace = self._lower(pattern)
         ctx = PassContext(settings.options, settings.executors)
-        ctx.phase_ns["lowering"] = time.perf_counter_ns() - start
-        differentiable = self._is_tracked and not settings.disable_torch_autograd
-        program = compile_program(trace, ctx, differentiable=differentiable, transforms=settings.transforms)
+        with without_saved_tensor_hooks():
+            trace = self._lower(pattern)
+            ctx.phase_ns["lowering"] = time.perf_counter_ns() - start
+            differentiable = self._is_tracked and not settings.disable_torch_autograd
+            program = compile_program(
+                trace, ctx, differentiable=differentiable, transforms=settings.transforms, make_prologue=self._prologue.trace
+            )
         program.phase_ns = ctx.phase_ns
         settings.on_compile(self, program)
         return program
@@ -160,6 +164,8 @@ class CompiledGraph:
             result = lowering.run(self.gm.graph, self.gm, inputs)
             flat, _ = tree_flatten(result)
             trace.emit(prims.python_return, (tuple(flat),), {}, None)
+        if pattern is self._first_pattern:  # a later one is compiled when the capture is over
+            self._prologue = Prologue.of_capture(placeholders, inputs)
         self._grad_at_end, self._is_tracked = lowering.grad_enabled, lowering.is_tracked
         self._writes_tracked = lowering.is_tracked and any(n.written for n in trace.bound_symbols)
         self._writes = any(n.written or n.sym is prims.custom_vjp for n in trace.bound_symbols)

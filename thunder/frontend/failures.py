@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import builtins
+import inspect
+import os
 import re
 from collections.abc import Callable
 from typing import Any
@@ -15,22 +17,28 @@ from thunder.core.errors import (
     CaptureError,
     DataDependentControlFlowError,
     ThunderError,
+    ThunderTypeError,
     UnsupportedOpError,
     like_exception,
     user_location,
 )
 
-_RAISED = re.compile(r"got (?P<kind>\w+)\((?P<args>.*)\)", re.DOTALL)
+_STRING = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\""""
+_RAISED = re.compile(rf"got (?P<kind>\w+)\((?P<text>{_STRING})", re.DOTALL)
+_EXPLANATION = re.compile(r"Explanation: (?P<text>.*?)(?=\n\s*(?:Hint|Developer debug context|\n)|\Z)", re.DOTALL)
 _DOCS = re.compile(r"\n\s*(Hint|Developer debug context|For more details|Set TORCHDYNAMO|from user code).*", re.DOTALL)
-
-
-def is_dynamo_failure(e: BaseException) -> bool:
-    """Whether capturing, rather than the captured program, has failed."""
-    return isinstance(e, exc.TorchDynamoException)
-
-
+_FROM_CAPTURE = "\n\nfrom user code:\n"
 _PROGRAM_ID = re.compile(r"^\d+/\d+(_\d+)?: ")
 _COMMENT = re.compile(r"\s+#\s.*$")
+_TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
+_THUNDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_TESTS = _THUNDER + "tests" + os.sep
+
+_DATA_DEPENDENT = (
+    "the course of this program depends on the values of a tensor, which are not known while it is compiled.{where}\n"
+    "Choose between values with torch.where, between computations with torch.cond, or leave this line out of the "
+    "compiled function."
+)
 
 
 def guard_reasons(reason: str) -> list[str]:
@@ -40,18 +48,41 @@ def guard_reasons(reason: str) -> list[str]:
     return [line for line in lines if line]
 
 
-def _line_of(e: Any) -> str:
-    frame = getattr(e, "innermost_user_frame_summary", None)
-    if frame is None:
-        stack = getattr(e, "real_stack", None)
-        frame = stack[-1] if stack else None
-    if frame is None:
+def is_capture_failure(e: BaseException) -> bool:
+    """Whether capturing, rather than the captured program, has failed."""
+    return isinstance(e, exc.TorchDynamoException) or _FROM_CAPTURE in str(e)
+
+
+def _is_user_frame(filename: str) -> bool:
+    return not filename.startswith((_TORCH, _THUNDER)) or filename.startswith(_TESTS)
+
+
+def _line_of(e: Any, fn: Callable) -> str:
+    """The user's line: the innermost one outside torch and thunder, else torch's, else where the function begins."""
+    frames = [f for f in getattr(e, "real_stack", None) or () if f is not None]
+    innermost = getattr(e, "innermost_user_frame_summary", None)
+    if innermost is not None and innermost not in frames:
+        frames.append(innermost)
+    # torch.nn's own line says more than thunder's call of the module.
+    chosen = [f for f in frames if _is_user_frame(f.filename)] or [f for f in frames if "nn" in f.filename.split(os.sep)]
+    if chosen:
+        frame = chosen[-1]
+        return "\n" + user_location((frame.filename, frame.lineno or 0, frame.line))
+    code = getattr(inspect.unwrap(fn), "__code__", None)
+    if code is None or not _is_user_frame(code.co_filename):
         return ""
-    return "\n" + user_location((frame.filename, frame.lineno or 0, frame.line))
+    return "\n" + user_location((code.co_filename, code.co_firstlineno, None))
 
 
 def _summary(e: BaseException) -> str:
     return _DOCS.sub("", str(e)).strip()
+
+
+def _explanation(e: BaseException) -> str:
+    """What Dynamo says about why, without its advice to torch.compile's users."""
+    match = _EXPLANATION.search(str(e))
+    text = match["text"].strip() if match is not None else ""
+    return re.sub(r"\s+", " ", text or _summary(e))
 
 
 def _exception_class(name: str) -> type:
@@ -62,37 +93,69 @@ def _exception_class(name: str) -> type:
     return RuntimeError
 
 
-def _operation_error(e: Any) -> ThunderError:
+def _plain(text: str) -> str:
+    """A message of torch without the words that it has from being run on stand-ins for tensors."""
+    return text.replace("FakeTensor", "Tensor").rstrip()
+
+
+def _operation_error(e: Any, where: str) -> ThunderError:
     """An operation that torch itself refuses: the same class, torch's text, the user's line."""
     match = _RAISED.search(str(e))
-    kind, text = RuntimeError, _summary(e)
-    if match is not None:
-        kind = _exception_class(match["kind"])
-        try:
-            text = str(ast.literal_eval(match["args"].rstrip(",")))
-        except (SyntaxError, ValueError):
-            text = match["args"]
-    return like_exception(kind(text), f"{text}{_line_of(e)}")
+    if match is None:
+        text = _plain(_summary(e)).replace("\n  Explanation:", ":", 1)
+        return like_exception(RuntimeError(text), f"{text}{where}")
+    text = _plain(str(ast.literal_eval(match["text"])))
+    return like_exception(_exception_class(match["kind"])(text), f"{text}{where}")
 
 
-def raise_user_error(e: Any, fn: Callable, args: tuple, kwargs: dict) -> Any:
+def check_arguments(fn: Callable, args: tuple, kwargs: dict[str, Any]) -> None:
+    """Raises ThunderTypeError if `fn` does not take these arguments."""
+    try:
+        signature = inspect.signature(fn)
+    except (TypeError, ValueError):  # a builtin without one
+        return
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as e:
+        name = getattr(fn, "__qualname__", None) or type(fn).__name__
+        raise ThunderTypeError(f"{name}{signature} does not take these arguments: {e}") from None
+
+
+def _is_data_dependent(e: BaseException) -> bool:
+    kind = str(getattr(e, "gb_type", ""))
+    return "ata-dependent" in kind or "ata-dependent" in str(e)[:400] or isinstance(e, exc.UserError)
+
+
+def _raised_by_program(e: Any) -> bool:
+    """Whether the program itself raises, so that it has nothing to compile for such a call."""
+    if isinstance(e.__cause__, exc.ObservedException) or "Observed exception" in str(e):
+        return True
+    return "assertion failed" in str(getattr(e, "gb_type", "")) and "ConstantVariable" in str(e)
+
+
+def raise_user_error(e: Any, fn: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
     """Raises the error that stands for a failed capture. An exception of the user's own code is raised by that code.
 
-    Returns what `fn` returns in the one case that it raises nothing after all.
+    Args:
+        e: what the capture has raised.
+        fn: what was to be captured.
+        args, kwargs: of the call.
+    Returns: what `fn` returns in the one case that it raises nothing after all.
     """
     if isinstance(e, exc.BackendCompilerFailed):
         raise e.inner_exception from None
-    if isinstance(e.__cause__, exc.ObservedException) or "Observed exception" in str(e):
+    if _raised_by_program(e):
         return fn(*args, **kwargs)
+    where = _line_of(e, fn)
     if isinstance(e, exc.TorchRuntimeError):
-        raise _operation_error(e) from None
-    kind = str(getattr(e, "gb_type", ""))
-    where = _line_of(e)
-    if "ata-dependent" in kind or "ata-dependent" in str(e)[:200] or isinstance(e, exc.UserError):
-        raise DataDependentControlFlowError(
-            f"the program's course depends on the values of a tensor, which are not known while it is traced.{where}\n"
-            f"{_summary(e)}\nUse torch.where or torch.cond, or leave this part out of the compiled function."
-        ) from None
+        raise _operation_error(e, where) from None
+    if not isinstance(e, exc.TorchDynamoException):
+        raise like_exception(e, f"{_plain(str(e).partition(_FROM_CAPTURE)[0])}{where}") from None
+    if isinstance(e.__cause__, TypeError):
+        raise ThunderTypeError(f"{_plain(str(e.__cause__))}{where}") from None
+    if _is_data_dependent(e):
+        raise DataDependentControlFlowError(_DATA_DEPENDENT.format(where=where)) from None
     if isinstance(e, exc.Unsupported):
-        raise UnsupportedOpError(f"this program cannot be captured: {_summary(e)}{where}") from None
-    raise CaptureError(f"{_summary(e)}{where}") from e
+        raise UnsupportedOpError(f"this program cannot be captured: {_explanation(e)}{where}") from None
+    raise CaptureError(f"this program cannot be captured: {_summary(e)}{where}") from e
+

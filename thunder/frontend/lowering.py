@@ -246,6 +246,8 @@ class Lowering:
             return args[0]
         if method in ("resize_", "resize_as_", "set_", "rename_"):
             raise UnsupportedOpError(f"Tensor.{method} changes a tensor's storage, which a traced program cannot do")
+        if any(a is args[0] for a in self.trace.args):
+            raise UnsupportedOpError(f"Tensor.{method} changes the shape or strides of an input of the traced program")
         view = {"as_strided_": torch.as_strided}.get(method) or getattr(torch.Tensor, method[:-1])
         self._by_fake.pop(id(example), None)
         before = self.grad_enabled
@@ -323,7 +325,7 @@ class Lowering:
                 raise UnsupportedOpError(f"a call of the module {node.target} inside a graph")
             if any(is_functorch_value(o) for o in tree_iter(example)):
                 raise UnsupportedOpError(f"{node.name} computes inside a transform of torch.func")
-            bindings = node.meta.get("unbacked_bindings")
+            bindings = node.meta.get("unbacked_bindings") or self._undefined_number(example, args)
             if bindings and _is_plain_result(example):
                 return self._number_from_data(node, args, kwargs, example, bindings)
             if node.op == "call_method":
@@ -339,6 +341,13 @@ class Lowering:
         python_type = int if symbol.is_integer else float
         name = NumberProxy(self.trace.make_name(str(symbol)), python_type=python_type)
         self.trace.emit(prims.bind_symbol, (value, tuple(path)), {}, name)
+
+    def _undefined_number(self, example: Any, args: tuple) -> dict[Any, tuple]:
+        """The symbol of a number that Dynamo reads from a tensor input: a float argument reaches the graph as one."""
+        if not isinstance(example, SYMBOLIC_TYPES) or not args or not isinstance(args[0], TensorProxy):
+            return {}
+        name = str(example.node.expr)
+        return {example.node.expr: ()} if name.isidentifier() and name not in self.trace.names else {}
 
     def bind_sizes(self, inputs: Sequence[Any]) -> None:
         """Defines the symbolic sizes of the inputs that are not inputs themselves, such as those of `x.nonzero()`."""

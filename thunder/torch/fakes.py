@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Hashable
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from thunder.core import devices, dtypes
 from thunder.core.proxies import CollectionProxy, Layout, NumberProxy, Proxy, TensorProxy
 from thunder.core.pytree import tree_flatten, tree_unflatten
 from thunder.core.sizes import SYMBOLIC_TYPES, concrete, hashable_leaf
-from thunder.core.torch_compat import FakeTensorMode, tracing_fake_mode
+from thunder.core.torch_compat import enable_python_dispatcher, FakeTensorMode, tracing_fake_mode
 from thunder.core.tracing import get_tracectx
 
 _local = threading.local()
@@ -95,6 +95,17 @@ def quiet_autocast() -> Any:
         yield
 
 
+def symbolic_dispatch(flat_args: list) -> Any:
+    """A context in which torch's operations take symbolic sizes, entered where an argument has any."""
+
+    def is_symbolic(x: Any) -> bool:
+        if isinstance(x, TensorProxy):
+            return any(isinstance(s, SYMBOLIC_TYPES) for s in x.shape)
+        return isinstance(x, SYMBOLIC_TYPES)
+
+    return enable_python_dispatcher() if any(is_symbolic(a) for a in flat_args) else nullcontext()
+
+
 class StorageIds:
     """Small ids for the storages of one capture, in order of appearance."""
 
@@ -141,7 +152,7 @@ def result_metadata(fn: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
     if key is not None and key in _META_CACHE:
         return _META_CACHE[key]
     fakes: dict[str, torch.Tensor] = {}
-    with fake_mode(), torch.no_grad(), quiet_autocast():
+    with fake_mode(), torch.no_grad(), quiet_autocast(), symbolic_dispatch(flat):
 
         def real(leaf: Any) -> Any:
             if isinstance(leaf, TensorProxy):

@@ -77,6 +77,8 @@ def linear(input: TensorProxy, weight: TensorProxy, bias: TensorProxy | None = N
 def _scaled_sum(product: TensorProxy, a: TensorProxy, beta: Any, alpha: Any) -> TensorProxy:
     """beta * a + alpha * product in the product's dtype; `a` does not count where `beta` is 0."""
     kind = product.dtype
+    if dtypes.is_exact_dtype(kind) and any(isinstance(x, float) for x in (beta, alpha)):
+        raise NoDecompositionError("scales that are rounded to integers")
     computation, _ = elementwise_type_promotion(product, a, type_promotion_kind=Kind.DEFAULT)
     product = maybe_convert_to_dtype(product, computation)
     scaled = product if alpha == 1 else clang.mul(product, alpha)

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 
 from thunder.core.symbol import BoundSymbol, OpTags, Symbol, Traits
 from thunder.core.torch_compat import OpOverload
-from thunder.torch.registry import symbol_for, symbol_name, traits_of
+from thunder.torch.registry import symbol_for, symbol_name, takes_tensor_first, traits_of
 
 # In-place methods that change what a tensor looks like and not its elements.
 METADATA_METHODS = frozenset(
@@ -133,10 +133,9 @@ def _named_twin(fn: Any) -> Any:
     base = name[:-1]
     if isinstance(fn, OpOverload) or not name.endswith("_") or name.startswith("__"):
         return None
-    for root in (torch, torch.Tensor, F, torch.special):
-        if hasattr(root, base):
-            return getattr(root, base)
-    return None
+    method = getattr(torch.Tensor, base, None)
+    roots = (torch, F, torch.special) if method is None or takes_tensor_first(base) else ()
+    return next((getattr(root, base) for root in roots if hasattr(root, base)), method)
 
 
 def twin_of(bsym: BoundSymbol) -> Twin:

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from thunder.clang.utils import functions as clang_functions
 from thunder.core import devices, dtypes, prims
 from thunder.core.eager import has_tensors, run_on_tensors
 from thunder.core.errors import NoDecompositionError, UnsupportedOpError
@@ -226,12 +227,16 @@ def call_torch(fn: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     return out
 
 
-def _declare_prims() -> None:
-    """Lets jitted programs call primitives."""
+def _declare_lower_functions() -> None:
+    """Lets jitted programs call primitives, and clang's functions, which are nodes there, decomposed when asked."""
+    for fn in clang_functions:
+        sym = Symbol(name=fn.__name__, meta=fn, id=f"clang.{fn.__name__}", module="clang")
+        register_symbol(sym, fn)
+        torch.compiler.allow_in_graph(fn)
     for sym in vars(prims).values():
         if isinstance(sym, Symbol) and sym.torch_fn is not None:
             register_symbol(sym, sym)
             torch.compiler.allow_in_graph(sym)
 
 
-_declare_prims()
+_declare_lower_functions()

@@ -165,7 +165,16 @@ def _method_callable(name: str) -> Any:
     function = getattr(torch, name, None)
     builtin = type(torch.add)
     same = isinstance(function, builtin) and isinstance(method, type(torch.Tensor.add)) and not name.endswith("_")
-    return function if same and aten_packet(name) is not None else method
+    return function if same and takes_tensor_first(name) else method
+
+
+def takes_tensor_first(name: str) -> bool:
+    """Whether the aten operation's first argument is the tensor: torch.polygamma(n, x) is x.polygamma(n)."""
+    packet = aten_packet(name)
+    if packet is None:
+        return False
+    arguments = (getattr(packet, o)._schema.arguments for o in packet.overloads())
+    return all(a and str(a[0].type) in ("Tensor", "List[Tensor]") for a in arguments)
 
 
 def method_call(name: str, args: tuple, kwargs: dict[str, Any]) -> tuple[Any, tuple]:

@@ -19,7 +19,7 @@ from thunder.core.symbol import Symbol
 
 def _check_index(a: TensorProxy, index: TensorProxy, what: str) -> None:
     check(
-        index.dtype in (dtypes.int64, dtypes.int32), lambda: f"{what}: indices of type {index.dtype}", ThunderTypeError
+        dtypes.is_nonboolean_integer_dtype(index.dtype), lambda: f"{what}: indices of type {index.dtype}", ThunderTypeError
     )
     check_same_device(a, index)
 

@@ -23,7 +23,7 @@ from thunder.core.symbol import BoundSymbol, Traits
 from thunder.core.torch_compat import OpOverload, TorchDispatchMode, aten_packet, storage_key
 from thunder.core.trace import TraceCtx
 from thunder.core.tracing import get_tracectx
-from thunder.torch.fakes import call_key, fake_mode, quiet_autocast, to_fake, to_real_leaf
+from thunder.torch.fakes import call_key, fake_mode, quiet_autocast, to_fake, to_real_leaf, symbolic_dispatch
 from thunder.torch.registry import symbol_for
 
 
@@ -235,7 +235,7 @@ def _record(fn: Callable, flat: list, spec: Any, wanted: Sequence[bool]) -> Temp
     fakes: dict[str, torch.Tensor] = {}
     # Some operations draw random numbers even when run on fake tensors.
     unseeded = torch.random.fork_rng(devices=())
-    with fake_mode(), quiet_autocast(), torch.enable_grad(), _default_saving(), unseeded:
+    with fake_mode(), quiet_autocast(), torch.enable_grad(), _default_saving(), unseeded, symbolic_dispatch(flat):
 
         def real(leaf: Any) -> Any:
             if not isinstance(leaf, TensorProxy):

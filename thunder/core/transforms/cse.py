@@ -6,19 +6,21 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from thunder.core import prims
 from thunder.core.origin import RECOMPUTE_IN_BACKWARD
 from thunder.core.passes import Pass, PassContext
 from thunder.core.proxies import Proxy
 from thunder.core.rewrite import KEEP, rewrite
 from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx
+from thunder.core.transforms.protect import MemoryGroups
 
 
 @dataclass(frozen=True)
 class CommonSubexpressionElimination(Pass):
     """Reuses the earlier of two nodes with equal operation, arguments and tags. O(nodes). Leaves nodes with effects.
 
-    Nodes whose results the program returns keep memory of their own.
+    Nodes whose results the program returns, or writes to, keep memory of their own.
     """
 
     name: ClassVar[str] = "cse"
@@ -26,10 +28,13 @@ class CommonSubexpressionElimination(Pass):
 
     def apply(self, trace: TraceCtx, ctx: PassContext) -> TraceCtx:
         returned = {p.name for p in trace.bound_symbols[-1].flat_proxy_args}
+        written = _written_memory(trace)
         seen: dict[Hashable, Any] = {}
 
         def rule(node: BoundSymbol) -> Any:
             if node.has_effects or not node.flat_proxy_outs or any(o.name in returned for o in node.flat_proxy_outs):
+                return KEEP
+            if any(o.name in written for o in node.flat_proxy_outs):
                 return KEEP
             if not all(isinstance(o, Proxy) for o in node.flat_outs) or node.rhs is None:
                 return KEEP
@@ -41,6 +46,19 @@ class CommonSubexpressionElimination(Pass):
 
         new = rewrite(trace, rule, self.name)
         return trace if len(new.bound_symbols) == len(trace.bound_symbols) else new
+
+
+def _written_memory(trace: TraceCtx) -> set[str]:
+    """Names of values whose memory is written: two equal ones do not stay equal."""
+    if not any(n.written for n in trace.bound_symbols):
+        return set()
+    memory = MemoryGroups()
+    for node in trace.bound_symbols:
+        memory.see_views(node)
+        if node.sym is prims.update_aliases:
+            for old, new in zip(node.args[0], node.output, strict=True):
+                memory.join(old.name, new.name)
+    return {name for n in trace.bound_symbols for w in n.written for name in memory.group(w.name)}
 
 
 def cse(trace: TraceCtx) -> TraceCtx:

@@ -18,7 +18,7 @@ from thunder.core.alias_analysis import Storage, Value
 from thunder.core.functionalization import Functionalizer
 from thunder.core.origin import NO_GRAD, origin
 from thunder.core.proxies import Proxy, TensorProxy
-from thunder.core.pytree import tree_iter
+from thunder.core.pytree import tree_iter, tree_map
 from thunder.core.trace import TraceCtx, from_trace
 from thunder.core.tracing import tracectx
 from thunder.torch.registry import symbol_for
@@ -123,7 +123,8 @@ class _Outputs:
     def _replay(self, value: Value, parent: Any) -> Any:
         node = value.node
         assert node is not None
-        reads_tensors = any(isinstance(a, TensorProxy) for a in tree_iter((node.args[1:], node.kwargs)))
+        read = {a.name for a in tree_iter((node.args, node.kwargs)) if isinstance(a, TensorProxy)}
+        reads_tensors = bool(read - {value.parent})
         with origin(node.origin), self._grad_mode(NO_GRAD in node.tags):
             return self._strided(value, parent) if reads_tensors else self._repeated(value, parent)
 
@@ -154,7 +155,8 @@ class _Outputs:
             if isinstance(o, TensorProxy)
         }
         output = node.renamed(names, inputs=False).output
-        self.epilogue.emit(node.sym, (parent, *node.args[1:]), node.kwargs, output)
+        args = tree_map(lambda a: parent if isinstance(a, TensorProxy) and a.name == value.parent else a, node.args)
+        self.epilogue.emit(node.sym, args, node.kwargs, output)
         for was, now in names.items():
             self.made.setdefault(was, now)
         return names[value.proxy.name]

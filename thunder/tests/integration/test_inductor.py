@@ -76,6 +76,7 @@ def test_layers_share_their_regions():
     assert layers[4][1] > layers[2][1]
 
 
+@pytest.mark.slow
 def test_what_is_left_to_the_libraries():
     def program(x, w):
         y = torch.nn.functional.linear(x, w).exp() + 1
@@ -98,6 +99,7 @@ def test_symbolic_sizes_are_left_to_torch():
     assert entries() == []
 
 
+@pytest.mark.slow
 def test_names_and_strides_of_results_are_those_of_eager():
     def program(x):
         y = x.t().sin() + 1
@@ -120,6 +122,7 @@ def test_cuda_fusers_fuse_nothing_on_cpu():
     assert fused_names(thunder.last_traces(f)[-1]) == []
 
 
+@pytest.mark.slow
 def test_regions_need_their_required_operations():
     ex = torch_compile.TorchCompileExecutor("with_cat", {"cat"})
     with_cat = thunder.jit(lambda x: torch.cat([x.sin(), x]).cos(), executors=[ex])
@@ -175,6 +178,7 @@ def test_casts_are_work_and_views_are_none():
 # One region
 
 
+@pytest.mark.slow
 def test_a_region_is_compiled_for_each_kind_of_strides():
     region = program_of(lambda x, y: cos(mul(x, y)), shape=(3, 3))
     x, y = torch.rand(3, 3), torch.rand(3, 3)
@@ -183,6 +187,7 @@ def test_a_region_is_compiled_for_each_kind_of_strides():
     assert region.compile_count == len(region.variants) == 3
 
 
+@pytest.mark.slow
 def test_too_many_kinds_of_strides_run_uncompiled():
     region = program_of(lambda x, y: cos(mul(x, y)), shape=(3, 3))
     region.max_variants = 1
@@ -192,6 +197,7 @@ def test_too_many_kinds_of_strides_run_uncompiled():
     assert region.compile_count == len(region.variants) == 1
 
 
+@pytest.mark.slow
 def test_results_have_memory_of_their_own():
     def program(x, y):
         return mul(sin(x), 2.0), mul(sin(x), 2.0), mul(y, 1.0), add(x, 0.0)
@@ -239,6 +245,7 @@ def test_tensors_that_compiled_code_does_not_take_run_uncompiled():
     assert region.compile_count == 0
 
 
+@pytest.mark.slow
 def test_threads_compile_a_region_once():
     region = program_of(lambda x, y: sin(add(x, y)))
     x, y = torch.rand(2, 3), torch.rand(2, 3)
@@ -262,6 +269,7 @@ def test_threads_compile_a_region_once():
 # On disk
 
 
+@pytest.mark.slow
 def test_a_region_comes_back_from_disk(tmp_path):
     store = DiskStore(tmp_path)
     x, y = torch.rand(2, 3), torch.rand(2, 3)
@@ -290,6 +298,7 @@ def test_an_artifact_that_torch_refuses_is_compiled_again(tmp_path, monkeypatch)
 # Import
 
 
+@pytest.mark.slow
 def test_importing_thunder_does_not_import_the_compiler():
     code = "import sys, thunder; print('torch._inductor.compile_fx' in sys.modules)"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)

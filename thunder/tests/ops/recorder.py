@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -106,6 +107,10 @@ class _Recorder(TorchFunctionMode):
             node.meta["unbacked_bindings"] = bindings
         self._enter(node, result)
 
+    def module(self) -> Any:
+        """What Dynamo hands over, without the Python code that fx would make of it: not every argument has a literal form."""
+        return SimpleNamespace(graph=self.graph, **self.attributes)
+
 
 def compile_call(fn: Callable, args: tuple, kwargs: dict[str, Any]) -> tuple[CompiledGraph, Any]:
     """`fn` compiled for arguments like these; called with the tensors among them, it gives the leaves of the result.
@@ -135,9 +140,8 @@ def compile_call(fn: Callable, args: tuple, kwargs: dict[str, Any]) -> tuple[Com
         raise DataDependentControlFlowError(str(e)) from e
     outs, out_spec = tree_flatten([result])
     recorder.graph.output(tuple(recorder.argument(o) for o in outs))
-    gm = fx.GraphModule(recorder.attributes, recorder.graph)
     with tracing(TracingContext(mode)):
-        return CompiledGraph(gm, CaptureSettings(executors=resolve_executors(None)), inputs), out_spec
+        return CompiledGraph(recorder.module(), CaptureSettings(executors=resolve_executors(None)), inputs), out_spec
 
 
 def capture(fn: Callable) -> Callable:

@@ -120,8 +120,8 @@ def test_views_and_writes_share_memory():
 
     trace = executable(program)
     peak, allocated = get_alloc_memory(trace)
-    assert list(allocated.values()) == [64, 64, 64]
-    assert peak == 192
+    assert list(allocated) == ["x", "y", "t2"]
+    assert peak == 128
 
 
 def test_memory_of_a_backward_counts_what_is_saved():
@@ -176,7 +176,7 @@ def test_callbacks_around_each_operation():
     seen.clear()
     out.sum().backward()
     torch.testing.assert_close(x.grad, (x * 2).cos() * 2)
-    assert ("before", "cos") in [s[:2] for s in seen]
+    assert ("before", "cos.default") in [s[:2] for s in seen]
     text = thunder.last_traces(debugged)[-1].python()
     assert "  # reads 2 arguments\n  # and runs\n" in text
     assert "debug_" not in thunder.last_traces(original)[-1].python()

@@ -107,6 +107,11 @@ def test_a_node_with_an_argument_without_text_has_none():
     assert not has_text(node.from_bsym(sym=symbol_for(lambda x, y: x)))
 
 
+def test_primitives_have_a_text_of_their_own():
+    text = text_of(lambda x, y: prims.convert_element_type(x, dtypes.float16), "x")
+    assert "torch.float16 [2, 3] = prims.CONVERT_ELEMENT_TYPE((%0, torch.float16), dict())" in text
+
+
 def test_symbolic_sizes_have_no_text():
     size = torch.fx.experimental.symbolic_shapes.ShapeEnv().create_unbacked_symint()
     node = make_trace(lambda x, y: add(x, y)).bound_symbols[2]

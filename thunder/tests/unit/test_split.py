@@ -7,8 +7,10 @@ import torch
 
 import thunder
 from thunder.core.origin import BACKWARD, RECOMPUTE_IN_BACKWARD, origin
+from thunder.core.passes import PassContext
 from thunder.core.trace import TraceTag
 from thunder.core.transforms.autodiff import joint_trace
+from thunder.core.transforms.recompute import RecomputeInBackward
 from thunder.core.transforms.split import split_forward_backward
 from thunder.core.verify import verify
 from thunder.executors.passes import transform_for_execution
@@ -18,6 +20,8 @@ from thunder.tests.unit.traces import add, body, lines, make_trace, mul, sin
 
 def split_of(fn, names="x y", **kwargs):
     joint = joint_trace(make_trace(fn, names, requires_grad=True, **kwargs))
+    verify(joint, stage="joint", level=2)
+    joint = RecomputeInBackward().apply(joint, PassContext())
     verify(joint, stage="joint", level=2)
     split = split_forward_backward(joint)
     for half in (split.forward, split.backward):

@@ -1,0 +1,93 @@
+"""Generated programs in eager and compiled: values, gradients, written inputs, shared memory, errors.
+
+`THUNDER_FUZZ_EXAMPLES=20000` for a long run. A failure is shrunk and printed as Python source.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, Phase, assume, given, settings
+from hypothesis import strategies as st
+
+import thunder
+from thunder.core.options import CompileOptions
+from thunder.extend.registry import resolve_executors
+from thunder.frontend.capture import CaptureSettings
+from thunder.frontend.direct import DirectCapture
+from thunder.tests.inplace.harness import REWRITES, Observation, assert_same, observe
+from thunder.tests.inplace.programs import INPUTS, GeneratedProgram, build
+
+EXAMPLES = int(os.environ.get("THUNDER_FUZZ_EXAMPLES", "500"))
+_number = st.integers(0, 999)
+_steps = st.lists(st.tuples(_number, _number, _number, _number, _number, _number), min_size=1, max_size=9)
+_programs = st.builds(build, st.integers(0, len(INPUTS) - 1), _steps, st.lists(st.integers(0, 9), min_size=1, max_size=3))
+# What a traced program is allowed to refuse where eager runs it.
+_REFUSED = ("shape or strides of an input", "depends on the values of a tensor")
+
+fuzz = settings(
+    deadline=None,
+    derandomize="THUNDER_FUZZ_EXAMPLES" not in os.environ,
+    suppress_health_check=list(HealthCheck),
+    phases=(Phase.generate, Phase.shrink),
+    print_blob=False,
+    database=None,
+)
+
+
+def check_program(program: GeneratedProgram, compile: Any) -> Observation:
+    """One program; discarded where torch itself refuses to look at eager's result."""
+    want = observe(program.function(), program.arguments(1))
+    assume(want.error is None or want.error[0] != "inspection")
+    got = observe(compile(program.function()), program.arguments(1))
+    assume(not (got.error and any(text in got.message for text in _REFUSED)))
+    try:
+        assert_same(got, want)
+    except AssertionError as e:
+        raise AssertionError(f"{e}\n{program}") from None
+    return want
+
+
+def _direct(rewrite: str) -> Any:
+    capture = CaptureSettings(options=CompileOptions.from_kwargs(REWRITES[rewrite]), executors=resolve_executors(None))
+    return lambda fn: DirectCapture(fn, capture)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("rewrite", "share"), [("functionalized", 0.6), ("alias_updates", 0.2), ("neither", 0.2)])
+def test_generated_programs(rewrite: str, share: float) -> None:
+    compile = _direct(rewrite)
+
+    @fuzz
+    @settings(max_examples=max(1, int(EXAMPLES * share)))
+    @given(_programs)
+    def run(program: GeneratedProgram) -> None:
+        check_program(program, compile)
+
+    run()
+
+
+@pytest.mark.slow
+def test_generated_programs_through_dynamo() -> None:
+    def compile(fn: Any) -> Any:
+        torch._dynamo.reset()
+        return thunder.jit(fn)
+
+    @fuzz
+    @settings(max_examples=max(1, EXAMPLES // 50))
+    @given(_programs)
+    def run(program: GeneratedProgram) -> None:
+        check_program(program, compile)
+
+    run()
+
+
+def test_programs_are_not_trivial() -> None:
+    """The generator makes programs of several lines, with writes, views and custom functions."""
+    program = build(0, [(3, 0, 0, 0, 1, 2), (1, 0, 0, 0, 0, 0), (6, 0, 0, 0, 0, 0)], [0])
+    assert program.source == (
+        "def f(x, y, z):\n    x.add_(y)\n    v1 = x[0]\n    v2 = ScaleInPlace.apply(x)\n    return v2,\n"
+    )

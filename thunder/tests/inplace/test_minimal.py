@@ -1,0 +1,154 @@
+"""A custom backward that scatters in place, beside a write that no fuser can cross: the smallest program of its kind.
+
+The operations of the backward must stay backward operations however the write is rewritten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import thunder
+from thunder.core.errors import TraceVerificationError
+from thunder.core.origin import BoundSymbolTag, tag_inheritance_disabled
+from thunder.tests.inplace.harness import REWRITES, assert_same, check, every_fusion, every_rewrite, observe
+
+
+class ScatterBackward(torch.autograd.Function):
+    """Backward adds its gradient into what forward kept, at the places that forward chose."""
+
+    @staticmethod
+    def forward(ctx: Any, scores: torch.Tensor, picked: torch.Tensor, index: torch.Tensor, gates: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(index, gates)
+        return picked * 2
+
+    @staticmethod
+    def backward(ctx: Any, g: torch.Tensor) -> tuple:
+        index, gates = ctx.saved_tensors
+        gates.scatter_add_(-1, index, g)
+        return gates, None, None, None
+
+
+def program(scores: torch.Tensor, buffer: torch.Tensor) -> tuple:
+    gates = scores.detach().clone() * 0.5
+    index = gates.max(dim=-1)[1].unsqueeze(-1)
+    picked = gates.gather(-1, index)
+    out = ScatterBackward.apply(scores, picked, index, gates)
+    buffer.add_(1)
+    return out * buffer.sum(), index, buffer.sin()
+
+
+def make() -> tuple:
+    return torch.rand(4, 6, requires_grad=True), torch.rand(3)
+
+
+def by_hand(scores: torch.Tensor) -> tuple:
+    """The same with `autograd_function_apply` called by hand."""
+    gates = scores.masked_fill(torch.zeros(4, 6, dtype=torch.bool), float("-inf"))
+    index = gates.max(dim=-1)[1].unsqueeze(-1)
+    picked = gates.gather(-1, index)
+    masked = torch.scatter(scores, -1, index, float("-inf"))
+    same = masked.max(dim=-1, keepdim=True)[1] == index
+
+    def forward(ctx: Any, scores: Any, picked: Any, index: Any, gates: Any) -> tuple:
+        return picked * torch.ones(4, 1, dtype=torch.bool), [gates, index]
+
+    def backward(ctx: Any, g: Any, gates: Any, index: Any) -> tuple:
+        gates.scatter_add_(dim=-1, index=index, src=g)
+        return gates, None, None, None
+
+    out = torch.ops.higher_order.autograd_function_apply(
+        forward, backward, scores, picked, index, gates, args_tensor_mask=[True] * 4, non_differentiable_idx=[]
+    )
+    return same, out
+
+
+class ByHand(torch.autograd.Function):
+    """What `by_hand` calls, as a function that eager can run."""
+
+    @staticmethod
+    def forward(ctx: Any, scores: Any, picked: Any, index: Any, gates: Any) -> Any:
+        ctx.gates, ctx.index = gates, index
+        return picked * torch.ones(4, 1, dtype=torch.bool)
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> tuple:
+        gates = ctx.gates
+        with torch.no_grad():
+            gates.scatter_add_(dim=-1, index=ctx.index, src=g)
+        return gates, None, None, None
+
+
+def by_hand_in_eager(scores: torch.Tensor) -> tuple:
+    gates = scores.masked_fill(torch.zeros(4, 6, dtype=torch.bool), float("-inf"))
+    index = gates.max(dim=-1)[1].unsqueeze(-1)
+    picked = gates.gather(-1, index)
+    masked = torch.scatter(scores, -1, index, float("-inf"))
+    same = masked.max(dim=-1, keepdim=True)[1] == index
+    return same, ByHand.apply(scores, picked, index, gates)
+
+
+@every_rewrite
+@every_fusion
+def test_minimal_program(fusion_type: str, rewrite: str) -> None:
+    check(program, make, fusion_type=fusion_type, executors=["torch"], **REWRITES[rewrite])
+
+
+@every_rewrite
+@every_fusion
+def test_minimal_program_by_hand(fusion_type: str, rewrite: str) -> None:
+    torch.manual_seed(0)
+    want = observe(by_hand_in_eager, (torch.rand(4, 6, requires_grad=True),))
+    torch.manual_seed(0)
+    compiled = thunder.jit(by_hand, fusion_type=fusion_type, **REWRITES[rewrite])
+    got = observe(compiled, (torch.rand(4, 6, requires_grad=True),))
+    assert_same(got, want)
+
+
+@every_rewrite
+def test_every_operation_of_the_backward_is_tagged(rewrite: str) -> None:
+    compiled = thunder.jit(program, **REWRITES[rewrite])
+    compiled(*make())
+    compiled_program = compiled._lc_cs.last_program
+    names = {n.sym.name for t in compiled_program.traces for n in t.bound_symbols if "scatter_add" in n.sym.name}
+    assert names, "the scatter is in no trace"
+    for trace in compiled_program.traces:
+        for node in trace.bound_symbols:
+            if "scatter_add" in node.sym.name:
+                assert BoundSymbolTag.BACKWARD in node.tags
+    assert not any("scatter_add" in n.sym.name for n in thunder.last_traces(compiled)[-1].bound_symbols)
+
+
+@every_rewrite
+@every_fusion
+def test_minimal_program_through_torch_compile(fusion_type: str, rewrite: str) -> None:
+    compiler = getattr(pytest.importorskip("thunder.dynamo"), "ThunderCompiler", None)
+    if compiler is None:
+        pytest.skip("thunder.dynamo.ThunderCompiler does not exist yet")
+    compiled = torch.compile(program, backend=compiler(fusion_type=fusion_type, **REWRITES[rewrite]))
+    torch.manual_seed(0)
+    want = observe(program, make())
+    torch.manual_seed(0)
+    assert_same(observe(compiled, make()), want)
+
+
+def _without_tags(fn: Callable, **options: Any) -> None:
+    with tag_inheritance_disabled():
+        out = thunder.jit(fn, **options)(*make())
+        out[0].sum().backward()
+
+
+@every_rewrite
+def test_without_tag_inheritance_the_verifier_fails(rewrite: str) -> None:
+    with pytest.raises(TraceVerificationError, match="BACKWARD"):
+        _without_tags(program, **REWRITES[rewrite])
+
+
+@every_rewrite
+def test_without_tag_inheritance_and_verifier_the_split_is_wrong(rewrite: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("THUNDER_CHECKS", "0")
+    with pytest.raises((NameError, UnboundLocalError, TraceVerificationError)):
+        _without_tags(program, **REWRITES[rewrite])
