@@ -2,7 +2,8 @@
 
     python examples/quickstart.py
 
-Prints the forward and the backward trace of one call. The exit status is 0 if the compiled module gives what eager gives.
+Prints the forward and the backward trace of one call. The exit status is 0 if the compiled module gives what eager
+gives.
 """
 
 from __future__ import annotations

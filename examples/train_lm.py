@@ -2,9 +2,9 @@
 
     python examples/train_lm.py [--steps 200] [--plot curves.png]
 
-The text is this Python's own standard library, read as bytes, so nothing is downloaded. Both runs start from one seed and
-see the same batches; their losses must agree to 1e-4 at every step. Prints both times, and writes a picture of both loss
-curves where matplotlib is installed. The exit status is 0 if the losses agree and fall.
+The text is this Python's own standard library, read as bytes, so nothing is downloaded. Both runs start from one seed
+and see the same batches; their losses must agree to 1e-4 at every step. Prints both times, and writes a picture of both
+loss curves where matplotlib is installed. The exit status is 0 if the losses agree and fall.
 """
 
 from __future__ import annotations

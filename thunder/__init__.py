@@ -50,6 +50,7 @@ from thunder.extend import (
 )
 from thunder.frontend.module import ThunderModule
 from thunder.frontend.records import CompileData, CompileStats
+from thunder.frontend.tracer import trace
 from thunder.introspection import (
     cache_hits,
     cache_misses,
@@ -63,7 +64,6 @@ from thunder.introspection import (
     last_traces,
     list_transforms,
 )
-from thunder.frontend.tracer import trace
 from thunder.jit import jit
 from thunder.recipes.compile import compile
 from thunder.recipes.recipe import Plugin, Recipe

@@ -76,7 +76,8 @@ def options_page() -> str:
     for v in ENV.values():
         default = {None: "unset", (): "none", False: "0"}.get(v.default, str(v.default))
         lines.append(f"| `{v.name}` | {_values(v)} | {default} | {v.doc} |")
-    lines += ["", "## Options of thunder.jit", "", "Given as keywords; an unknown one is a TypeError that names the nearest."]
+    lines += ["", "## Options of thunder.jit", ""]
+    lines += ["Given as keywords; an unknown one is a TypeError that names the nearest."]
     lines += ["", "| option | default | meaning |", "| --- | --- | --- |"]
     defaults = CompileOptions()
     lines += [f"| `{name}` | `{defaults.get(name)!r}` | {doc} |" for name, doc in option_docs().items()]

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from thunder.core.errors import ThunderTypeError, ThunderValueError
+from thunder.core.errors import ThunderRuntimeError, ThunderTypeError, ThunderValueError
 from thunder.core.log import get_logger
 from thunder.core.options import (
     CACHE_OPTIONS,
@@ -30,7 +30,7 @@ from thunder.extend.executor import Executor
 from thunder.extend.registry import resolve_executors
 from thunder.frontend.capture import CaptureSettings, CompiledGraph
 from thunder.frontend.direct import DirectCapture, needs_direct_capture
-from thunder.frontend.failures import check_arguments, guard_reasons, is_capture_failure, raise_user_error
+from thunder.frontend.failures import check_arguments, guard_reasons, is_capture_failure, program_error, raise_user_error
 from thunder.frontend.module import ThunderModule, remember_thunder_module
 from thunder.frontend.records import CompileData, CompileStats
 from thunder.frontend.status import StatusLine
@@ -125,7 +125,7 @@ class _Compiled:
 
     def _capturing(self, capture: Callable[[], Any]) -> Any:
         """One attempt of Dynamo at a program, and all that follows until it can run."""
-        self._call.failed_guards = []
+        self._call.failed_guards, self._call.program = [], None
         start = time.perf_counter_ns()
         with capture_setting(), StatusLine(f"compiling {self.name}"):
             try:
@@ -137,6 +137,9 @@ class _Compiled:
             return result
         self._call.missed = True
         stop = time.perf_counter_ns()
+        if (program := self._call.program) is not None:
+            capture_ns = stop - start - sum(program.phase_ns.values())
+            program.phase_ns = {"capture": capture_ns, **program.phase_ns}
         self.stats.last_trace_tracing_start, self.stats.last_trace_tracing_stop = start, stop
         _cache_log.debug("%s: compiled in %.1f ms", self.name, (stop - start) / 1e6)
         if failed := self._call.failed_guards:
@@ -149,7 +152,7 @@ class _Compiled:
         self._call.failed_guards.append(guard_reasons(reason))
 
     def _compiled(self, graph: CompiledGraph, program: Program) -> None:
-        self._call.missed = True
+        self._call.missed, self._call.program = True, program
         self.stats.programs.append(program)
         self.stats.last_program = program
 
@@ -175,7 +178,9 @@ class _Compiled:
             return entry(*args, **kwargs)
         except Exception as e:
             if not is_capture_failure(e):
-                raise
+                if (error := program_error(e)) is None:
+                    raise
+                raise error from e
             return self._failed(e, args, kwargs)
         finally:
             self.stats.count(state.missed)
@@ -231,11 +236,15 @@ def _no_guards(guards: Sequence[Any]) -> list[bool]:
     return [False] * len(guards)
 
 
-def _check_arguments(fn: Any, transforms: Any, compile_options: dict[str, Any]) -> None:
+def _check_arguments(fn: Any, transforms: Any, debug_options: Any) -> None:
     if not callable(fn):
         raise ThunderTypeError(f"thunder.jit takes a function or a module, not {fn!r} of type {type(fn).__name__}")
     if isinstance(fn, torch.nn.parallel.DistributedDataParallel):
         raise ThunderTypeError("compile the module first, then wrap it: DistributedDataParallel(thunder.jit(module))")
+    if debug_options is not None and not isinstance(debug_options, DebugOptions):
+        raise ThunderTypeError(f"debug_options must be an instance of DebugOptions, not {debug_options!r}")
+    if transforms is not None and not isinstance(transforms, list | tuple):
+        raise ThunderTypeError(f"transforms must be a list of Transform instances, not {transforms!r}")
     for t in transforms or ():
         if not isinstance(t, Transform):
             raise ThunderValueError(f"transforms must be Transform instances, not {t!r} of type {type(t).__name__}")
@@ -269,7 +278,7 @@ def jit(
         TypeError: `fn` is not callable, or an option is not known.
         ValueError: an executor, cache mode or transform is not valid.
     """
-    _check_arguments(fn, transforms, compile_options)
+    _check_arguments(fn, transforms, debug_options)
     settings = JitSettings(
         langctx,
         executors,
@@ -322,3 +331,27 @@ def _attach(target: Any, compiled: _Compiled) -> None:
     target._lc_transforms = list(compiled.settings.transforms)
     target._lc_settings = compiled.settings
     target._lc_compiled = compiled
+
+
+def add_transform(cfn: Any, *, transform: Any, disable_torch_autograd_support: bool = False) -> Callable:
+    """What `cfn` was compiled from, compiled with the same settings and one transform more, applied last.
+
+    Args:
+        cfn: a result of `jit`. It stays as it is.
+        transform: a Transform, or several.
+        disable_torch_autograd_support: outputs of the new one carry no gradient.
+
+    Raises:
+        RuntimeError: `cfn` is not compiled by thunder.
+        ValueError: `transform` is no Transform.
+    """
+    compiled = getattr(cfn, "_lc_compiled", None)
+    if compiled is None:
+        raise ThunderRuntimeError(f"{cfn} is not compiled by thunder.jit")
+    added = transform if isinstance(transform, list | tuple) else (transform,)
+    settings = replace(
+        compiled.settings,
+        transforms=(*compiled.settings.transforms, *added),
+        disable_torch_autograd=compiled.settings.disable_torch_autograd or disable_torch_autograd_support,
+    )
+    return settings.compile(compiled.fn)

@@ -89,7 +89,7 @@ def _with_gradient(trace: TraceCtx, parts: ProgramParts, ctx: PassContext, trans
         if split.backward is None:
             return Differentiated(joint, split, None)
         backward = run_passes(_final_passes(split.backward, transforms), executable, backward_ctx)
-        return Differentiated(joint, split, backward.python_callable())
+        return Differentiated(joint, split, backward.python_callable(include_decorators=False))
 
     def differentiate_partly(given: Sequence[int]) -> Differentiated:
         new = [PassContext(ctx.options, ctx.executors, check_level=ctx.check_level) for _ in range(2)]
@@ -99,7 +99,7 @@ def _with_gradient(trace: TraceCtx, parts: ProgramParts, ctx: PassContext, trans
     forward = run_passes(_final_passes(full.split.forward, transforms), full.joint, ctx)
     epilogue, epilogue_traces = _epilogue(parts, ctx)
     return Program(
-        forward.python_callable(),
+        forward.python_callable(include_decorators=False),
         full.backward,
         epilogue,
         full.split.differentiable,
@@ -120,7 +120,7 @@ def _without_gradient(trace: TraceCtx, parts: ProgramParts, ctx: PassContext, tr
     trace = run_passes(execution_passes(ctx.options), trace, ctx)
     forward = run_passes(_final_passes(trace, transforms), trace, ctx)
     epilogue, epilogue_traces = _epilogue(parts, ctx)
-    return Program(forward.python_callable(), None, epilogue, (), ctx.history, epilogue_traces=epilogue_traces)
+    return Program(forward.python_callable(include_decorators=False), None, epilogue, (), ctx.history, epilogue_traces=epilogue_traces)
 
 
 def _final_passes(trace: TraceCtx, transforms: Sequence[Any]) -> list[Any]:

@@ -19,13 +19,15 @@ class ThunderFunction(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, program: Program, *args: Any) -> Any:
-        outs, saved, others = program.forward(*args)
+        with _plain_torch():
+            outs, saved, others = program.forward(*args)
         ctx.program, ctx.others = program, others
         ctx.sizes = [outs[n].shape for n in program.differentiable]
         ctx.save_for_backward(*saved)
         ctx.set_materialize_grads(False)
-        constant = [o for n, o in enumerate(outs) if n not in program.differentiable and isinstance(o, torch.Tensor)]
-        if constant:
+        if len(program.differentiable) != len(outs):
+            wanted = program.differentiable
+            constant = [o for n, o in enumerate(outs) if n not in wanted and isinstance(o, torch.Tensor)]
             ctx.mark_non_differentiable(*constant)
         return outs
 
@@ -36,11 +38,11 @@ class ThunderFunction(torch.autograd.Function):
             return (None,) * len(ctx.needs_input_grad)
         cotangents = [grads[n] for n in program.differentiable]
         saved = [list(ctx.saved_tensors), list(ctx.others)]
-        with torch.no_grad():
-            given = tuple(n for n, c in zip(program.differentiable, cotangents, strict=True) if c is not None)
-            if len(given) == len(cotangents):
+        with _plain_torch():
+            if all(c is not None for c in cotangents):
                 results = program.backward(saved, cotangents)
             else:
+                given = tuple(n for n, c in zip(program.differentiable, cotangents, strict=True) if c is not None)
                 results = program.partial.get(given)(saved, cotangents, ctx.sizes)
         if torch.is_grad_enabled():  # create_graph=True
             results = _without_second_gradient(ctx, results)
@@ -86,6 +88,28 @@ def _leaves_below(node: Any) -> list[torch.Tensor]:
     return leaves
 
 
+class _plain_torch:
+    """No autograd and no autocast inside: a compiled program has both among its operations. Costs next to nothing
+    where they are off already, as they are in most backward passes.
+    """
+
+    __slots__ = ("_autocast", "_grad_enabled")
+
+    def __enter__(self) -> None:
+        self._grad_enabled = torch.is_grad_enabled()
+        if self._grad_enabled:
+            torch._C._set_grad_enabled(False)
+        self._autocast = torch._C._DisableAutocast() if torch._C._is_any_autocast_enabled() else None
+        if self._autocast is not None:
+            self._autocast.__enter__()
+
+    def __exit__(self, *exc: object) -> None:
+        if self._autocast is not None:
+            self._autocast.__exit__(*exc)
+        if self._grad_enabled:
+            torch._C._set_grad_enabled(True)
+
+
 def run(program: Program, args: tuple) -> Any:
     """The program's results for one call, with autograd attached where it has a backward.
 
@@ -93,7 +117,8 @@ def run(program: Program, args: tuple) -> Any:
     """
     grad_enabled = torch.is_grad_enabled()
     if not program.differentiable:
-        outs = program.forward(*args)
+        with _plain_torch():
+            outs = program.forward(*args)
     elif grad_enabled:
         outs = ThunderFunction.apply(program, *args)
     else:

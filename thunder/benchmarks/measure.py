@@ -55,8 +55,8 @@ def first_step(model: str, peer: str, device: str = "cpu") -> dict[str, Any]:
     """Seconds to the first result, in a process that has compiled nothing yet.
 
     Returns: `setup_s`, the same for a module of one operation, which pays for imports and tables made on first use;
-    `first_s`, the first forward and backward of the model after that; `second_s`, the one after; for thunder `phases_s`,
-    the seconds of each of its phases, and `nodes`, the lines of the captured, forward and backward programs.
+    `first_s`, the first forward and backward of the model after that; `second_s`, the one after; for thunder
+    `phases_s`, the seconds of each of its phases, and `nodes`, the lines of the captured, forward and backward programs.
     """
     setup_s = _timed(make_step("tiny:1", peer, device))
     step = make_step(model, peer, device)
@@ -86,8 +86,8 @@ def _assert_same_gradients(expected: Step, actual: Step, peer: str) -> None:
 def steady_steps(model: str, peers: Sequence[str], repeats: int, device: str = "cpu") -> dict[str, dict[str, Any]]:
     """Seconds of warm steps and bytes of memory, all peers in one process and in turn, so that drifts meet all alike.
 
-    Returns: per peer `step_s` (median), `fastest_s`, `ratio` (median over the rounds of the peer's time to eager's in the
-    same round) and what `memory` gives.
+    Returns: per peer `step_s` (median), `fastest_s`, `ratio` (median over the rounds of the peer's time to eager's in
+    the same round) and what `memory` gives.
     Raises:
         AssertionError: a peer's loss or gradients are not those of eager.
     """
@@ -129,8 +129,8 @@ def _calls_per_round(step: Step, wanted_s: float = 0.05) -> int:
 def overhead(peers: Sequence[str], repeats: int, device: str = "cpu", calls: int = 1000) -> dict[str, dict[str, float]]:
     """Microseconds per warm call of a function of two operations on four numbers.
 
-    Returns: per peer `no_grad_us`, without autograd, `forward_us`, with it, and `step_us`, with backward. Each is the least
-    of the rounds' means: nothing makes a call faster than it is.
+    Returns: per peer `no_grad_us`, without autograd, `forward_us`, with it, and `step_us`, with backward. Each is the
+    least of the rounds' means: nothing makes a call faster than it is.
     """
     steps = {peer: make_step("tiny:1", peer, device) for peer in peers}
     found: dict[str, dict[str, float]] = {peer: {} for peer in peers}
@@ -138,7 +138,8 @@ def overhead(peers: Sequence[str], repeats: int, device: str = "cpu", calls: int
     def forward(step: Step) -> Callable[[], Any]:
         return lambda: step.compiled(*step.workload.batch)
 
-    for label, grad, made in (("no_grad_us", False, forward), ("forward_us", True, forward), ("step_us", True, _itself)):
+    kinds = (("no_grad_us", False, forward), ("forward_us", True, forward), ("step_us", True, _itself))
+    for label, grad, made in kinds:
         with torch.set_grad_enabled(grad):
             for step in steps.values():
                 for _ in range(20):
@@ -165,8 +166,8 @@ def _mean_s(call: Callable[[], Any], calls: int) -> float:
 
 
 def memory(step: Step) -> dict[str, int]:
-    """`saved_bytes`: what forward keeps for backward beyond parameters, buffers and inputs. `peak_bytes`: the most that is
-    alive during a step beyond what was alive before it, gradients included."""
+    """`saved_bytes`: what forward keeps for backward beyond parameters, buffers and inputs. `peak_bytes`: the most that
+    is alive during a step beyond what was alive before it, gradients included."""
     return {"saved_bytes": saved_bytes(step), "peak_bytes": peak_bytes(step)}
 
 
@@ -176,7 +177,7 @@ def _storage(t: Tensor) -> tuple[int, int]:
 
 
 def saved_bytes(step: Step) -> int:
-    """Bytes of the distinct storages saved for backward by one forward, without those of parameters, buffers and inputs."""
+    """Bytes of the distinct storages that one forward saves, without those of parameters, buffers and inputs."""
     workload = step.workload
     known = [*workload.model.parameters(), *workload.model.buffers(), *workload.batch]
     inputs = {_storage(t)[0] for t in known}

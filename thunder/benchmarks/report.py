@@ -132,7 +132,8 @@ def growth_table(results: Results) -> str | None:
             ratio = _ratio_of_models(results, shallow, deep, peer)
             cells.append(_shown(ratio, ".2f"))
         own = [_passes_s(results, model) for model in (shallow, deep)]
-        rows.append([f"{shallow} to {deep}", f"{depth:.1f}", *cells, _shown(own[1] / own[0] if all(own) else None, ".2f")])
+        growth = own[1] / own[0] if all(own) else None
+        rows.append([f"{shallow} to {deep}", f"{depth:.1f}", *cells, _shown(growth, ".2f")])
     if not rows:
         return None
     return table(["growth", "layers", *_peers(results, "first"), "thunder's own passes"], rows)

@@ -59,7 +59,9 @@ def uniform(shape: Sequence[int], minval: Any = 0.0, maxval: Any = 1.0, *, devic
 
 
 @clangop()
-def uniform_like(a: TensorLike, minval: Any = 0.0, maxval: Any = 1.0, *, device: Any = None, dtype: Any = None) -> TensorLike:
+def uniform_like(
+    a: TensorLike, minval: Any = 0.0, maxval: Any = 1.0, *, device: Any = None, dtype: Any = None
+) -> TensorLike:
     """Random numbers in a tensor like `a`."""
     return uniform(a.shape, minval, maxval, device=device or a.device, dtype=dtype or a.dtype)
 
@@ -70,7 +72,13 @@ def uniform_philox(
 ) -> TensorLike:
     """Random numbers that depend on `seed` and `offset` alone."""
     return prims.uniform_philox(
-        tuple(shape), minval, maxval, device=to_device(device), dtype=dtypes.to_strong_dtype(dtype), seed=seed, offset=offset
+        tuple(shape),
+        minval,
+        maxval,
+        device=to_device(device),
+        dtype=dtypes.to_strong_dtype(dtype),
+        seed=seed,
+        offset=offset,
     )
 
 
@@ -100,5 +108,3 @@ def convolution(
 def construct_tuple(tup: tuple, /) -> tuple:
     """The tuple itself: containers are no values of a trace."""
     return tuple(tup)
-
-

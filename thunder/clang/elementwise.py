@@ -7,7 +7,7 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-from thunder.clang.utils import Kind, TensorLike, clangop, elementwise, maybe_broadcast, maybe_convert_to_dtype
+from thunder.clang.utils import Kind, TensorLike, apply, clangop, elementwise, maybe_broadcast, maybe_convert_to_dtype
 from thunder.core import dtypes, prims
 from thunder.core.promotion import (
     common_dtype,
@@ -66,7 +66,7 @@ sign = _unary(prims.sign, Kind.DEFAULT)
 @clangop()
 def signbit(a: TensorLike) -> TensorLike:
     """Whether each element is negative, -0.0 included."""
-    return prims.signbit(a)
+    return apply(prims.signbit, a)
 
 
 @clangop()
@@ -74,7 +74,7 @@ def isfinite(a: Any) -> Any:
     """Whether each element is neither infinite nor NaN."""
     if isinstance(a, TensorProxy) and dtypes.is_exact_dtype(a.dtype):
         return full_bool(a, True)
-    return prims.isfinite(a)
+    return apply(prims.isfinite, a)
 
 
 def full_bool(a: TensorLike, value: bool) -> TensorLike:
@@ -97,13 +97,13 @@ def frexp(a: TensorLike, /) -> tuple[TensorLike, TensorLike]:
 @clangop(method_name="real")
 def real(a: Any) -> Any:
     """The real parts; real numbers stay as they are."""
-    return prims.real(a) if not isinstance(a, TensorProxy) or dtypes.is_complex_dtype(a.dtype) else a
+    return apply(prims.real, a) if not isinstance(a, TensorProxy) or dtypes.is_complex_dtype(a.dtype) else a
 
 
 @clangop(method_name="imag")
 def imag(a: Any, /) -> Any:
     """The imaginary parts of complex numbers. Raises ThunderTypeError (by the primitive's rule) for others."""
-    return prims.imag(a)
+    return apply(prims.imag, a)
 
 
 @clangop()
@@ -139,7 +139,9 @@ nextafter = _binary(prims.nextafter)
 remainder = _binary(prims.remainder)
 sub = _binary(prims.sub, method=True)
 true_divide = clangop(method_name="true_divide")(
-    _named(lambda a, b: elementwise(_divide, a, b, kind=Kind.INT_TO_FLOAT), "true_divide", "a / b; integers give floats.")
+    _named(
+        lambda a, b: elementwise(_divide, a, b, kind=Kind.INT_TO_FLOAT), "true_divide", "a / b; integers give floats."
+    )
 )
 zeta = _binary(prims.zeta, Kind.INT_TO_FLOAT)
 
@@ -274,4 +276,3 @@ def where(pred: Any, a: Any, b: Any) -> Any:
         dtype = strong
     pred, a, b = maybe_broadcast(pred, a, b)
     return prims.where(pred, maybe_convert_to_dtype(a, dtype), maybe_convert_to_dtype(b, dtype))
-

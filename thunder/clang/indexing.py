@@ -16,6 +16,7 @@ from thunder.core.dims import canonicalize_dim, canonicalize_dim_idx
 from thunder.core.errors import NoDecompositionError, ThunderIndexError, ThunderValueError
 from thunder.core.promotion import get_numberlike_value, is_numberlike
 from thunder.core.proxies import TensorProxy
+from thunder.core.torch_compat import guard_or_false, guard_or_true
 
 
 def _expand_ellipsis(key: tuple, rank: int) -> list:
@@ -38,11 +39,12 @@ def slice_bounds(key: slice, size: Any) -> tuple[Any, Any, int]:
         if bound is None:
             return default
         bound = get_numberlike_value(bound)
-        bound = bound + size if bound < 0 else bound
-        return 0 if bound < 0 else size if bound > size else bound
+        bound = bound + size if guard_or_false(bound < 0) else bound
+        return 0 if guard_or_false(bound < 0) else size if guard_or_false(bound > size) else bound
 
+    # A size that depends on data is taken to lie within the bounds; running the slice clamps it.
     start, end = clamped(key.start, 0), clamped(key.stop, size)
-    return start, end if end > start else start, step
+    return start, end if guard_or_true(end > start) else start, step
 
 
 def _basic(a: TensorLike, key: list) -> tuple[TensorLike, list]:
@@ -84,7 +86,9 @@ def _index_tensor(k: Any, a: TensorLike) -> Any:
         if not dtypes.is_nonboolean_integer_dtype(k.dtype) or k.dtype is dtypes.uint8:
             raise NoDecompositionError("the number of elements that a mask selects is not known")
         return k if k.dtype in (dtypes.int64, dtypes.int32) else maybe_convert_to_dtype(k, dtypes.int64)
-    if isinstance(k, bool | torch.SymBool) or not (k is None or k is Ellipsis or isinstance(k, slice) or is_numberlike(k)):
+    if isinstance(k, bool | torch.SymBool) or not (
+        k is None or k is Ellipsis or isinstance(k, slice) or is_numberlike(k)
+    ):
         raise NoDecompositionError(f"an index of type {type(k).__name__}")
     return k
 

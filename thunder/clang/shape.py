@@ -5,13 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from thunder.clang.utils import TensorLike, clangop
+from thunder.clang.utils import Kind, TensorLike, clangop, maybe_convert_to_dtype
 from thunder.core import devices, prims
 from thunder.core.baseutils import check
-from thunder.core.dims import canonicalize_dim, canonicalize_dims, check_no_duplicates, infer_minus_one, numel, same_shape
+from thunder.core.dims import (
+    canonicalize_dim,
+    canonicalize_dims,
+    check_no_duplicates,
+    infer_minus_one,
+    numel,
+    same_shape,
+)
 from thunder.core.errors import ThunderRuntimeError
 from thunder.core.promotion import elementwise_type_promotion
-from thunder.clang.utils import Kind, maybe_convert_to_dtype
 
 
 @clangop()
@@ -54,7 +60,11 @@ def movedim(a: TensorLike, /, source: int | Sequence[int], destination: int | Se
     """`a` with the dims `source` at the places `destination`, the others in order."""
     sources = canonicalize_dims(a.ndim, (source,) if isinstance(source, int) else tuple(source))
     places = canonicalize_dims(a.ndim, (destination,) if isinstance(destination, int) else tuple(destination))
-    check(len(sources) == len(places), lambda: f"movedim: {len(sources)} dims to {len(places)} places", ThunderRuntimeError)
+    check(
+        len(sources) == len(places),
+        lambda: f"movedim: {len(sources)} dims to {len(places)} places",
+        ThunderRuntimeError,
+    )
     check_no_duplicates(sources)
     check_no_duplicates(places)
     at = dict(zip(places, sources, strict=True))

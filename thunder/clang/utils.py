@@ -12,6 +12,7 @@ from thunder.core.dims import compute_broadcast_shape, extract_shape_from_vararg
 from thunder.core.eager import has_tensors, run_on_tensors
 from thunder.core.promotion import ELEMENTWISE_TYPE_PROMOTION_KIND, const_as, elementwise_type_promotion, is_numberlike
 from thunder.core.proxies import TensorProxy
+from thunder.core.symbol import Symbol
 from thunder.core.tracing import is_tracing
 
 TensorLike = TensorProxy
@@ -88,5 +89,12 @@ def elementwise(prim: Callable, *args: Any, kind: Kind = Kind.DEFAULT) -> Any:
     computation, result = elementwise_type_promotion(*args, type_promotion_kind=kind)
     if len(args) > 1:
         args = maybe_broadcast(*args)
-    out = prim(*(maybe_convert_to_dtype(a, computation) for a in args))
+    out = apply(prim, *(maybe_convert_to_dtype(a, computation) for a in args))
     return maybe_convert_to_dtype(out, result)
+
+
+def apply(prim: Callable, *args: Any) -> Any:
+    """A primitive's result: a node, or a number at once where all arguments are numbers."""
+    if isinstance(prim, Symbol) and all(is_numberlike(a) for a in args):
+        return prim.meta(*args)  # type: ignore[misc]
+    return prim(*args)

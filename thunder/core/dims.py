@@ -10,8 +10,8 @@ import torch
 from thunder.core import devices, dtypes
 from thunder.core.baseutils import check
 from thunder.core.errors import ThunderIndexError, ThunderRuntimeError, ThunderTypeError
-from thunder.core.proxies import NumberProxy, TensorProxy
 from thunder.core.promotion import get_numberlike_value, is_numberlike
+from thunder.core.proxies import NumberProxy, TensorProxy
 from thunder.core.sizes import SYMBOLIC_TYPES
 
 
@@ -181,7 +181,11 @@ def infer_minus_one(shape: Sequence[Any], count: Any) -> tuple:
     unknown = [n for n, size in enumerate(shape) if isinstance(size, int) and size == -1]
     check(len(unknown) <= 1, lambda: "only one dimension can be inferred", ThunderRuntimeError)
     if not unknown:
-        check(numel(shape) == count, lambda: f"shape '{list(shape)}' is invalid for input of size {count}", ThunderRuntimeError)
+        check(
+            numel(shape) == count,
+            lambda: f"shape '{list(shape)}' is invalid for input of size {count}",
+            ThunderRuntimeError,
+        )
         return tuple(shape)
     rest = numel([s for n, s in enumerate(shape) if n != unknown[0]])
     check(

@@ -33,7 +33,7 @@ from thunder.core.proxies import Layout, Proxy, TensorProxy
 from thunder.core.pytree import tree_map
 from thunder.core.symbol import BoundSymbol, Symbol
 from thunder.core.trace import TraceCtx
-from thunder.torch.fakes import result_metadata
+from thunder.torch.fakes import contiguous_strides, result_metadata
 from thunder.torch.mutation import Twin, twin_of
 from thunder.torch.registry import symbol_for
 
@@ -283,7 +283,18 @@ class Functionalizer:
             src = self._emit(symbol_for(torch.Tensor.to), args, like=src.replace(name=src.name, dtype=to[2], device=to[1]), requires_grad=requires_grad)  # fmt: skip
         if src.shape != dst.shape:
             src = self._emit(symbol_for(torch.Tensor.expand), (src, dst.shape), like=dst, requires_grad=requires_grad)
-        return self._emit(symbol_for(torch.clone), (src,), like=dst, requires_grad=requires_grad)
+        return self._laid_out(src, dst, requires_grad)
+
+    def _laid_out(self, src: TensorProxy, dst: TensorProxy, requires_grad: bool) -> TensorProxy:
+        """A copy of `src` that lies in memory as `dst` does."""
+        wanted = None if dst.layout is None else dst.layout.strides
+        known = None if src.layout is None else src.layout.strides
+        if wanted is None or wanted == known or not all(isinstance(s, int) for s in (*wanted, *dst.shape)):
+            return self._emit(symbol_for(torch.clone), (src,), like=dst, requires_grad=requires_grad)
+        if wanted == contiguous_strides(tuple(dst.shape)) or has_internal_overlap(dst):
+            kwargs = {"memory_format": torch.contiguous_format}
+            return self._emit(symbol_for(torch.clone), (src,), kwargs, like=dst, requires_grad=requires_grad)
+        return self._emit(prims.copy_with_strides, (src, wanted), like=dst, requires_grad=requires_grad)
 
     def _twin_call(self, node: BoundSymbol, written: list[TensorProxy], tracked: bool) -> list[TensorProxy]:
         twin = twin_of(node)
@@ -411,6 +422,18 @@ class Functionalizer:
             if storage.root in names:
                 self.forward_values[storage.root] = names[storage.root]
         self.trace.emit(prims.late_saved, (self, tuple(names), tuple(names.values())), {}, None)
+
+    def saved_on_context(self) -> set[str]:
+        """Saved tensors that no `save_for_backward` has seen: writes to them after the call are the user's affair."""
+        on_context: set[str] = set()
+        checked: set[str] = set()
+        for body in self.bodies:
+            for n, p in enumerate(body.saved):
+                if isinstance(p, TensorProxy):
+                    is_checked = body.saved_for_backward is not None and n in body.saved_for_backward
+                    storage = self.info.storage_of(p.name)
+                    (checked if is_checked else on_context).update({p.name} if storage is None else {p.name, storage.root})
+        return on_context - checked
 
     def is_physical(self, root: Value) -> bool:
         """Whether the writes to an input are in the trace itself, so that nothing is left to write back."""

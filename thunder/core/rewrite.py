@@ -44,7 +44,10 @@ def rewrite(trace: TraceCtx, rule: Rule, pass_name: str) -> TraceCtx:
 
 
 def substitute(trace: TraceCtx, start: int, old: Any, result: Any, env: dict[str, Any]) -> None:
-    """Lets `result` stand for `old`: nodes since `start` that define a result take the old name, others are renamed in `env`."""
+    """Lets `result` stand for `old`.
+
+    Nodes since `start` that define a result take the old name; what was there before is renamed in `env`.
+    """
     defined = {o.name for n in trace.bound_symbols[start:] for o in n.defined}
     names: dict[str, Any] = {}
     for was, now in zip(tree_flatten([old])[0], tree_flatten([result])[0], strict=True):

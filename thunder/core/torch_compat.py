@@ -18,15 +18,16 @@ import torch._dynamo
 from torch._dynamo.convert_frame import compile_lock
 from torch._dynamo.variables import ConstDictVariable, ListVariable
 from torch._dispatch.python import enable_python_dispatcher
+from torch._dynamo.variables import higher_order_ops
 from torch._guards import TracingContext, tracing
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
-from torch.fx.experimental.symbolic_shapes import CallMethodKey
+from torch.fx.experimental.symbolic_shapes import CallMethodKey, guard_or_false, guard_or_true
 from torch.utils._pytree import SequenceKey
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 __all__ = [
-    "CallMethodKey", "SequenceKey", "enable_python_dispatcher",
+    "CallMethodKey", "SequenceKey", "enable_python_dispatcher", "guard_or_false", "guard_or_true",
     "DataDependentOutputException", "FakeTensor", "FakeTensorMode", "HigherOrderOperator", "OpOverload", "OpOverloadPacket", "TorchDispatchMode",
     "aten_packet", "compile_with_dynamo", "fake_mode_of_tracing", "compile_with_inductor", "is_functorch_value", "is_mutable", "no_autocast", "capture_setting", "expression_of", "guards_of_capture", "source_of_input", "without_saved_tensor_hooks", "load_inductor_artifact", "storage_key",
     "tracing_fake_mode",
@@ -64,6 +65,36 @@ def _ignore_logging() -> None:
     torch._dynamo.config.ignore_logging_functions.update(m for m in methods if m is not None)
 
 
+@functools.cache
+def note_gradient_counts() -> None:
+    """Makes Dynamo's graphs of custom backwards say how many gradients the user's function returned.
+
+    Dynamo fills up what is missing with None, where eager raises. The numbers (returned, wanted) are in the meta data
+    of the graph's output node, under "gradient_counts". Process-wide; changes nothing else in what Dynamo does.
+    """
+    variable = getattr(higher_order_ops, "AutogradFunctionApplyVariable", None)
+    rewire = getattr(variable, "rewire_bwd_graph_outputs", None)
+    if rewire is None:
+        return
+
+    @functools.wraps(rewire)
+    def wrapped(self: Any, fwd_freevars: Any, bwd_out: Any, bwd_graph: Any, bwd_freevars: Any, orig_fwd_args: Any) -> Any:
+        items = list(getattr(bwd_out, "items", [bwd_out]))
+        while len(items) > len(orig_fwd_args) and getattr(items[-1], "value", 0) is None:
+            items.pop()
+        counts = (len(items), len(orig_fwd_args))
+        if counts[0] < counts[1] and hasattr(bwd_out, "items"):
+            # Dynamo would look for gradients that are not there.
+            padding = higher_order_ops.ConstantVariable.create(None)
+            bwd_out.items.extend([padding] * (counts[1] - counts[0]))
+        result = rewire(self, fwd_freevars, bwd_out, bwd_graph, bwd_freevars, orig_fwd_args)
+        for node in bwd_graph.nodes:
+            node.meta["gradient_counts"] = counts
+        return result
+
+    variable.rewire_bwd_graph_outputs = wrapped
+
+
 def compile_with_dynamo(
     fn: Callable,
     *,
@@ -81,6 +112,7 @@ def compile_with_dynamo(
         guard_filter: from guards to a list of bools, False for those to leave out.
     """
     _ignore_logging()
+    note_gradient_counts()
     extra: dict[str, Any] = {"isolate_recompiles": True}
     context = torch._dynamo.optimize(
         backend=backend,

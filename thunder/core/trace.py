@@ -197,9 +197,14 @@ class TraceCtx:
         """The names that the printed source uses."""
         return self._printed().context
 
-    def python_callable(self, *, global_dicts: dict | None = None, **_: Any) -> Callable:
-        """The printed source, compiled and registered with linecache."""
-        printed = self._printed()
+    def python_callable(
+        self, *, global_dicts: dict | None = None, include_decorators: bool = True, **_: Any
+    ) -> Callable:
+        """The printed source, compiled and registered with linecache.
+
+        include_decorators: False for a caller that has switched off autograd and autocast itself, once for many calls.
+        """
+        printed = self._printed(include_decorators=include_decorators)
         return compile_source(printed.source, self.name, {**printed.context, **(global_dicts or {})})
 
     def save_trace(self, filename: Any) -> None:

@@ -17,6 +17,7 @@ from thunder.core.origin import BACKWARD, Origin
 from thunder.core.printer import _Context, print_node
 from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
 from thunder.core.pytree import tree_flatten
+from thunder.core.sizes import hint
 from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx, from_trace
 from thunder.core.tracing import tracectx
@@ -40,15 +41,24 @@ def _prim(node: BoundSymbol) -> str:
 
 
 def _facts(p: TensorProxy) -> tuple[Any, ...]:
-    return (tuple(str(s) for s in p.shape), p.dtype, p.device)
+    """What must be equal where two nodes name one tensor; a symbolic size, which has many forms, by its value."""
+    return (tuple(map(_size, p.shape)), p.dtype, p.device)
+
+
+def _size(size: Any) -> Any:
+    value = hint(size)
+    return "?" if value is None else int(value)
 
 
 class _Check:
     """The rules, each a method; the first broken one raises."""
 
-    def __init__(self, trace: TraceCtx, pass_name: str):
+    def __init__(self, trace: TraceCtx, pass_name: str, before: TraceCtx | None):
         self.trace, self.pass_name = trace, pass_name
         self.nodes = trace.bound_symbols
+        # Nodes are never changed, so those of the trace before have been looked into.
+        known = set() if before is None else {id(n) for n in before.bound_symbols}
+        self.new_nodes = [(index, n) for index, n in enumerate(self.nodes) if id(n) not in known]
 
     def fail(self, index: int, what: str) -> NoReturn:
         """Raises with the pass, the node among its neighbours, and the user's line."""
@@ -173,7 +183,7 @@ class _Check:
     def metadata(self) -> None:
         """The outputs are what a hand-written meta rule gives."""
         scratch = from_trace(self.trace)
-        for index, node in enumerate(self.nodes):
+        for index, node in self.new_nodes:
             if node.sym.meta is None or node.sym.executor is not None or node.written or not self._has_own_meta(node):
                 continue
             with tracectx(scratch):
@@ -191,7 +201,7 @@ class _Check:
 
     def decompositions(self) -> None:
         """What a node is made of reads what the node reads, and computes the node's outputs under their names."""
-        for index, node in enumerate(self.nodes):
+        for index, node in self.new_nodes:
             parts = node.subsymbols
             if not parts:
                 continue
@@ -256,7 +266,7 @@ def verify(
         stage: one of STAGES.
         before: the trace that the pass was given; what it computes must have kept its origin.
     """
-    check = _Check(trace, pass_name)
+    check = _Check(trace, pass_name, before)
     checks: list[Callable[[], None]] = [check.returns, check.names, check.consistent, check.tags]
     if before is not None:
         checks.append(lambda: check.kept_origins(before))

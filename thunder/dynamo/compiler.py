@@ -16,6 +16,7 @@ from thunder.core.log import get_logger
 from thunder.core.options import CompileOptions, resolve_cache_option, resolve_sharp_edges_option
 from thunder.core.trace import TraceCtx
 from thunder.core.transform_common import Transform
+from thunder.core.torch_compat import note_gradient_counts
 from thunder.dynamo.pieces import PieceCompiler, SplitProgram, ThunderPiece
 from thunder.dynamo.repro import write_reproducers
 from thunder.dynamo.utils import CompilerType, SubgraphInfo, get_split_reasons_string, input_to_example_input_meta
@@ -50,6 +51,7 @@ class ThunderCompiler:
     def __init__(self, *, fallback: str = "auto", **thunder_options: Any) -> None:
         if fallback not in FALLBACKS:
             raise ThunderValueError(f'fallback must be one of {", ".join(FALLBACKS)}, but got {fallback!r}')
+        note_gradient_counts()
         self.fallback = fallback
         self.thunder_options = {"fusion_type": "dataflow", "thunderfx_disable_split_autograd": True, **thunder_options}
         jit_options = {k: v for k, v in self.thunder_options.items() if k in _JIT_KEYWORDS}

@@ -1,4 +1,4 @@
-"""What a program is made of: which operations thunder knows, which regions were fused, a trace as a graph, its memory."""
+"""What a program is made of: operations that thunder knows, fused regions, a trace as a graph, its memory."""
 
 from thunder.examine.examination import CollectFunctionsUsed, Examination, examine
 from thunder.examine.fusions import get_fusion_symbols, get_fusions

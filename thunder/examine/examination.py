@@ -87,7 +87,7 @@ def examine(fn: Callable, *args: Any, show_call_stack: bool | int = False, **kwa
             so many for each.
     """
     found = _examine(fn, args, kwargs)
-    print(found.report(show_call_stack))  # noqa: T201
+    print(found.report(show_call_stack))
     return found
 
 

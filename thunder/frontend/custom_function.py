@@ -45,6 +45,12 @@ class BackwardBody:
         placeholders = sum(n.op == "placeholder" for n in self.graph_module.graph.nodes)
         return min(available, placeholders - len(self.saved))
 
+    @property
+    def gradient_counts(self) -> tuple[int, int]:
+        """How many gradients the user's function returned and how many it should; (0, 0) where that is not known."""
+        found = (n.meta["gradient_counts"] for n in self.graph_module.graph.nodes if "gradient_counts" in n.meta)
+        return next(found, (0, 0))
+
     def lower(self, trace: TraceCtx, inputs: list) -> Any:
         """Adds the backward graph's nodes to `trace`; gives the gradients that it returns."""
         return self.lowering(trace, self.ids).run(self.graph_module.graph, self.graph_module, inputs)

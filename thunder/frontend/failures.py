@@ -5,8 +5,10 @@ from __future__ import annotations
 import ast
 import builtins
 import inspect
+import linecache
 import os
 import re
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -26,7 +28,12 @@ from thunder.core.errors import (
 _STRING = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\""""
 _RAISED = re.compile(rf"got (?P<kind>\w+)\((?P<text>{_STRING})", re.DOTALL)
 _EXPLANATION = re.compile(r"Explanation: (?P<text>.*?)(?=\n\s*(?:Hint|Developer debug context|\n)|\Z)", re.DOTALL)
+_GRAPH_BREAK = re.compile(r"Dynamo determined that a graph break should occur when calling (.*?)\. Reason: ")
 _DOCS = re.compile(r"\n\s*(Hint|Developer debug context|For more details|Set TORCHDYNAMO|from user code).*", re.DOTALL)
+# What Dynamo leaves in exceptions that pass through it.
+_CAPTURE_ATTRIBUTES = frozenset(
+    {"real_stack", "_torch_dynamo_tracer_output", "innermost_user_frame_summary", "compile_id", "frame_exec_strategy"}
+)
 _FROM_CAPTURE = "\n\nfrom user code:\n"
 _PROGRAM_ID = re.compile(r"^\d+/\d+(_\d+)?: ")
 _COMMENT = re.compile(r"\s+#\s.*$")
@@ -82,7 +89,8 @@ def _explanation(e: BaseException) -> str:
     """What Dynamo says about why, without its advice to torch.compile's users."""
     match = _EXPLANATION.search(str(e))
     text = match["text"].strip() if match is not None else ""
-    return re.sub(r"\s+", " ", text or _summary(e))
+    text = re.sub(r"\s+", " ", text or _summary(e))
+    return _GRAPH_BREAK.sub(r"\1: ", text).replace("Dynamo ", "torch's capture ")
 
 
 def _exception_class(name: str) -> type:
@@ -106,6 +114,29 @@ def _operation_error(e: Any, where: str) -> ThunderError:
         return like_exception(RuntimeError(text), f"{text}{where}")
     text = _plain(str(ast.literal_eval(match["text"])))
     return like_exception(_exception_class(match["kind"])(text), f"{text}{where}")
+
+
+_TORCH_ERRORS = (RuntimeError, IndexError, ValueError, TypeError, NotImplementedError)
+_SOURCE_COMMENT = re.compile(r"^\s*# (?P<file>.+):(?P<line>\d+): *\t(?P<code>.*)$")
+
+
+def program_error(e: Exception) -> ThunderError | None:
+    """The error that stands for one that torch has raised in generated code: the same class and text, the user's line.
+
+    None for other errors, such as those that hooks or operators of the user raise.
+    """
+    if type(e) not in _TORCH_ERRORS:
+        return None
+    frames = traceback.extract_tb(e.__traceback__)
+    if not frames or not frames[-1].filename.startswith("<thunder."):
+        return None
+    frame = frames[-1]
+    lines = linecache.getlines(frame.filename)
+    for text in reversed(lines[: frame.lineno or 0]):
+        if (match := _SOURCE_COMMENT.match(text)) is not None:
+            where = user_location((match["file"], int(match["line"]), match["code"]))
+            return like_exception(e, f"{e}\n{where}")
+    return None
 
 
 def check_arguments(fn: Callable, args: tuple, kwargs: dict[str, Any]) -> None:
@@ -150,6 +181,8 @@ def raise_user_error(e: Any, fn: Callable, args: tuple, kwargs: dict[str, Any]) 
     if isinstance(e, exc.TorchRuntimeError):
         raise _operation_error(e, where) from None
     if not isinstance(e, exc.TorchDynamoException):
+        for name in _CAPTURE_ATTRIBUTES & vars(e).keys():
+            delattr(e, name)
         raise like_exception(e, f"{_plain(str(e).partition(_FROM_CAPTURE)[0])}{where}") from None
     if isinstance(e.__cause__, TypeError):
         raise ThunderTypeError(f"{_plain(str(e.__cause__))}{where}") from None

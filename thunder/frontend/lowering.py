@@ -285,7 +285,10 @@ class Lowering:
             elif node.op == "output":
                 result = fx.map_arg(node.args[0], lambda n: self._read(env, n))
             else:
-                with origin(source=source_location(node.meta.get("stack_trace")), module_path=module_path(node)):
+                source = source_location(node.meta.get("stack_trace"))
+                # `jit(torch.sin)` has no line of the user's; its nodes come from the capture.
+                maker = "capture" if source is None else None
+                with origin(source=source, module_path=module_path(node), pass_name=maker):
                     env[node] = self._node(node, env)
         return result
 

@@ -235,8 +235,9 @@ class Recorder(TorchFunctionMode):
 def _replace_example(graph: fx.Graph, attributes: dict[str, Any], old: torch.Tensor, new: torch.Tensor) -> None:
     """In all nodes of a graph and of the graphs inside it."""
     for node in graph.nodes:
-        if node.meta.get("example_value") is old:
-            node.meta["example_value"] = new
+        example = node.meta.get("example_value")
+        if any(leaf is old for leaf in tree_flatten([example])[0]):
+            node.meta["example_value"] = tree_map(lambda leaf: new if leaf is old else leaf, example)
     for body in attributes.values():
         if isinstance(body, fx.GraphModule):
             _replace_example(body.graph, dict(body.named_children()), old, new)

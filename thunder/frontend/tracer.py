@@ -52,7 +52,6 @@ class _Inputs:
     def __init__(self, trace: TraceCtx):
         self.trace = trace
         self.proxies: list[Proxy] = []
-        self._known: dict[int, TensorProxy] = {}
 
     def value(self, name: str, x: Any) -> Any:
         """What the function gets for an argument: proxies for tensors, everything else as it is."""
@@ -60,9 +59,7 @@ class _Inputs:
             p = x.replace(name=self.trace.unique_name(x.name))
             return self._enter(p)
         if isinstance(x, torch.Tensor):
-            if id(x) not in self._known:
-                self._known[id(x)] = self._enter(tensorproxy(x, name=self.trace.unique_name(name)))
-            return self._known[id(x)]
+            return self._enter(tensorproxy(x, name=self.trace.unique_name(name)))
         if isinstance(x, Number) and not isinstance(x, NumberProxy):
             self._enter(numberproxy(type(x), x).replace(name=self.trace.unique_name(name)))
             return x

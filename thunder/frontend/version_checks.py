@@ -37,7 +37,9 @@ class Refusals:
                     t.register_hook(partial(_refuse, message))
 
 
-def _refuse(message: str, grad: torch.Tensor) -> None:
+def _refuse(message: str, grad: torch.Tensor | None) -> None:
+    if grad is None:  # the result shares a node with one that has a gradient
+        return
     raise RuntimeError(message)
 
 

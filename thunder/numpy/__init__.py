@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from thunder import clang
+from thunder.core import langctxs
 from thunder.core.dims import numel
 from thunder.core.eager import run_on_tensors
 from thunder.core.errors import UnsupportedOpError
-from thunder.core import langctxs
 from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import Symbol
 from thunder.core.tracing import get_tracectx
@@ -38,7 +38,12 @@ class npsymbol:
         self.method_name = method_name
 
     def __call__(self, fn: Callable) -> NumpySymbol:
-        sym = NumpySymbol(name=fn.__name__, meta=langctxs.langctx(langctxs.Languages.NUMPY)(fn), id=f"numpy.{fn.__name__}", module="lnp")
+        sym = NumpySymbol(
+            name=fn.__name__,
+            meta=langctxs.langctx(langctxs.Languages.NUMPY)(fn),
+            id=f"numpy.{fn.__name__}",
+            module="lnp",
+        )
         if self.method_name is not None:
             register_method(self.method_name, sym)
         return sym

@@ -64,7 +64,9 @@ def scaled_dot_product_attention(
     if dropout_p != 0.0 or query.ndim < 2:
         raise NoDecompositionError("the kernels draw the random numbers of their dropout in orders of their own")
     check(
-        not (is_causal and attn_mask is not None), lambda: "attention: explicit attn_mask and is_causal", ThunderRuntimeError
+        not (is_causal and attn_mask is not None),
+        lambda: "attention: explicit attn_mask and is_causal",
+        ThunderRuntimeError,
     )
     if enable_gqa:
         key, value = _heads_repeated(key, query), _heads_repeated(value, query)
@@ -74,7 +76,7 @@ def scaled_dot_product_attention(
     scores = clang.mul(scores, 1.0 / math.sqrt(query.shape[-1]) if scale is None else scale)
     scores = _masked(scores, attn_mask, is_causal)
     weights = softmax_of(scores, -1)
-    if attn_mask is not None and attn_mask.dtype is dtypes.bool8 or is_causal:
+    if (attn_mask is not None and attn_mask.dtype is dtypes.bool8) or is_causal:
         top = clang.unsqueeze(prims.amax(scores, (scores.ndim - 1,)), scores.ndim - 1)
         weights = clang.where(clang.eq(top, -math.inf), 0.0, weights)
     return maybe_convert_to_dtype(prims.matmul(weights, v), kind)

@@ -26,7 +26,11 @@ def _each_dim(value: Any, count: int) -> tuple:
 
 def _same_padding(kernel: Sequence[int], dilation: Sequence[int], stride: Sequence[int]) -> list[tuple[int, int]]:
     """(low, high) of each dim, so that the result has the input's size."""
-    check(all(s == 1 for s in stride), lambda: "padding='same' is not supported for strided convolutions", ThunderRuntimeError)
+    check(
+        all(s == 1 for s in stride),
+        lambda: "padding='same' is not supported for strided convolutions",
+        ThunderRuntimeError,
+    )
     totals = [d * (k - 1) for k, d in zip(kernel, dilation, strict=True)]
     return [(t // 2, t - t // 2) for t in totals]
 

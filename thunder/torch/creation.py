@@ -71,7 +71,9 @@ zeros_like, ones_like, empty_like = _like("zeros_like", 0), _like("ones_like", 1
 
 
 @op(torch.full_like)
-def full_like(input: TensorProxy, fill_value: Any, *, dtype: Any = None, device: Any = None, **options: Any) -> TensorProxy:
+def full_like(
+    input: TensorProxy, fill_value: Any, *, dtype: Any = None, device: Any = None, **options: Any
+) -> TensorProxy:
     """A tensor like `input` full of a number."""
     _check_options(options)
     if isinstance(fill_value, TensorProxy):
@@ -131,7 +133,9 @@ def arange(*args: Any, dtype: Any = None, device: Any = None, **options: Any) ->
 
 
 @op(torch.tensor)
-def tensor(data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, **options: Any) -> TensorProxy:
+def tensor(
+    data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, **options: Any
+) -> TensorProxy:
     """A tensor of the numbers in nested sequences."""
     _check_options(options)
     if requires_grad:

@@ -45,11 +45,17 @@ for _name, _aliases in {
     "exp2": (torch.special.exp2,), "expm1": (torch.special.expm1,), "floor": (), "isfinite": (),
     "lgamma": (torch.special.gammaln,), "log": (), "log10": (), "log1p": (torch.special.log1p,), "log2": (),
     "logical_not": (), "neg": (torch.negative,), "reciprocal": (), "rsqrt": (), "signbit": (), "sin": (), "sinh": (),
-    "sqrt": (), "tan": (), "tanh": (torch.nn.functional.tanh,), "trunc": (torch.fix,), "isnan": (), "frexp": (),
+    "sqrt": (), "tan": (), "tanh": (torch.nn.functional.tanh,), "trunc": (torch.fix,), "isnan": (),
 }.items():  # fmt: skip
     _unary(_name, *_aliases)
 _declare(clang.sigmoid, "input", torch.sigmoid, torch.nn.functional.sigmoid, torch.special.expit, name="sigmoid")
 _declare(clang.ndtri, "input", torch.special.ndtri, name="ndtri", samples="special.ndtri")
+
+
+@op(torch.frexp)
+def frexp(input: TensorProxy) -> tuple[TensorProxy, TensorProxy]:
+    """(mantissa, exponent as int32) of each element."""
+    return torch.return_types.frexp(clang.frexp(input))
 
 
 @op(torch.sign)
@@ -173,7 +179,9 @@ def div(input: Any, other: Any, *, rounding_mode: str | None = None) -> TensorPr
     if rounding_mode is None:
         return clang.true_divide(input, other)
     if rounding_mode not in ("trunc", "floor"):
-        raise ThunderRuntimeError(f"div expected rounding_mode to be one of None, 'trunc', or 'floor', not {rounding_mode!r}")
+        raise ThunderRuntimeError(
+            f"div expected rounding_mode to be one of None, 'trunc', or 'floor', not {rounding_mode!r}"
+        )
     return clang.floor_divide(input, other) if rounding_mode == "floor" else clang.trunc_divide(input, other)
 
 

@@ -13,7 +13,7 @@ from thunder.core import devices, dtypes
 from thunder.core.proxies import CollectionProxy, Layout, NumberProxy, Proxy, TensorProxy
 from thunder.core.pytree import tree_flatten, tree_unflatten
 from thunder.core.sizes import SYMBOLIC_TYPES, concrete, hashable_leaf
-from thunder.core.torch_compat import enable_python_dispatcher, FakeTensorMode, tracing_fake_mode
+from thunder.core.torch_compat import FakeTensorMode, enable_python_dispatcher, tracing_fake_mode
 from thunder.core.tracing import get_tracectx
 
 _local = threading.local()
@@ -152,7 +152,8 @@ def result_metadata(fn: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
     if key is not None and key in _META_CACHE:
         return _META_CACHE[key]
     fakes: dict[str, torch.Tensor] = {}
-    with fake_mode(), torch.no_grad(), quiet_autocast(), symbolic_dispatch(flat):
+    no_modes = torch._C.DisableTorchFunction()  # a mode that traces must not see what happens here
+    with fake_mode(), torch.no_grad(), quiet_autocast(), symbolic_dispatch(flat), no_modes:
 
         def real(leaf: Any) -> Any:
             if isinstance(leaf, TensorProxy):

@@ -31,11 +31,18 @@ def index_select(input: TensorProxy, dim: int, index: TensorProxy) -> TensorProx
     return clang.take(input, index, dim)
 
 
+def _check_ranks(a: TensorProxy, index: TensorProxy) -> None:
+    """torch takes an index of no elements whatever its rank."""
+    if max(a.ndim, 1) != max(index.ndim, 1) and numel(index.shape) == 0:
+        raise NoDecompositionError("an index of no elements and of another rank")
+
+
 @op(torch.gather)
 def gather(input: TensorProxy, dim: int, index: TensorProxy, *, sparse_grad: bool = False) -> TensorProxy:
     """Elements along `dim` at `index`."""
     if sparse_grad:
         raise NoDecompositionError("a sparse gradient")
+    _check_ranks(input, index)
     return clang.gather(input, index, dim)
 
 
@@ -43,7 +50,9 @@ def gather(input: TensorProxy, dim: int, index: TensorProxy, *, sparse_grad: boo
 def take_along_dim(input: TensorProxy, indices: TensorProxy, dim: int | None = None) -> TensorProxy:
     """Elements along `dim` (of the flattened tensor, without it) at `indices`, broadcast with `input` elsewhere."""
     if dim is None:
-        return clang.gather(clang.reshape(input, (numel(input.shape),)), clang.reshape(indices, (numel(indices.shape),)), 0)
+        return clang.gather(
+            clang.reshape(input, (numel(input.shape),)), clang.reshape(indices, (numel(indices.shape),)), 0
+        )
     return clang.take_along_axis(input, indices, dim)
 
 
@@ -52,12 +61,14 @@ def scatter(input: TensorProxy, dim: int, index: TensorProxy, src: Any = None, *
     """A copy of `input` with `src` (or the number `value`) at `index` along `dim`."""
     if set(kwargs) - {"value"}:
         raise NoDecompositionError("a scatter that reduces")
+    _check_ranks(input, index)
     return clang.scatter(input, index, kwargs.get("value", src), dim)
 
 
 @op(torch.scatter_add)
 def scatter_add(input: TensorProxy, dim: int, index: TensorProxy, src: TensorProxy) -> TensorProxy:
     """A copy of `input` with `src` added at `index` along `dim`."""
+    _check_ranks(input, index)
     return clang.scatter_add(input, index, src, dim)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import torch
@@ -66,7 +66,7 @@ _PROPERTIES: dict[str, Callable] = {
 }  # fmt: skip
 
 
-@lru_cache(maxsize=None)
+@cache
 def torch_method(name: str) -> Callable | None:
     """The function on proxies that a tensor method, property or operator is, or None where torch has none."""
     if name in _PROPERTIES:

@@ -104,7 +104,9 @@ def addmv(input: TensorProxy, mat: TensorProxy, vec: TensorProxy, *, beta: Any =
 
 
 @op(torch.baddbmm, tags=_TAGS)
-def baddbmm(input: TensorProxy, batch1: TensorProxy, batch2: TensorProxy, *, beta: Any = 1, alpha: Any = 1) -> TensorProxy:
+def baddbmm(
+    input: TensorProxy, batch1: TensorProxy, batch2: TensorProxy, *, beta: Any = 1, alpha: Any = 1
+) -> TensorProxy:
     """beta * input + alpha * batch1 @ batch2, for batches of matrices."""
     _ranks("baddbmm", (batch1, 3), (batch2, 3))
     return _scaled_sum(prims.matmul(batch1, batch2), input, beta, alpha)

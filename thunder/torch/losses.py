@@ -100,7 +100,11 @@ def smooth_l1_loss(
 
 @op(F.huber_loss, samples="nn.functional.huber_loss")
 def huber_loss(
-    input: TensorProxy, target: TensorProxy, reduction: str = "mean", delta: float = 1.0, weight: TensorProxy | None = None
+    input: TensorProxy,
+    target: TensorProxy,
+    reduction: str = "mean",
+    delta: float = 1.0,
+    weight: TensorProxy | None = None,
 ) -> TensorProxy:
     """Half the squares of distances up to `delta`, and delta * (distance - delta / 2) above."""
     if weight is not None:
@@ -157,7 +161,9 @@ def _classes_last(a: TensorProxy) -> TensorProxy:
     return clang.reshape(moved, (-1, a.shape[1]))
 
 
-def _nll(scores: TensorProxy, target: TensorProxy, weight: TensorProxy | None, ignore_index: int) -> tuple[TensorProxy, TensorProxy]:
+def _nll(
+    scores: TensorProxy, target: TensorProxy, weight: TensorProxy | None, ignore_index: int
+) -> tuple[TensorProxy, TensorProxy]:
     """(losses, weights) of each target, from log-probabilities (rows, C); ignored ones have weight 0."""
     rows = clang.reshape(target, (-1,))
     counts = clang.ne(rows, ignore_index)
@@ -251,7 +257,9 @@ def cross_entropy(
         return result
     counts = maybe_convert_to_dtype(clang.ne(clang.reshape(target, (-1,)), ignore_index), rows.dtype)
     spread = clang.neg(sum.meta(rows if weight is None else clang.mul(rows, weight), 1))
-    smooth = _nll_reduced(clang.where(clang.ne(counts, 0), spread, 0.0), weights if weight is not None else counts, target, reduction)
+    smooth = _nll_reduced(
+        clang.where(clang.ne(counts, 0), spread, 0.0), weights if weight is not None else counts, target, reduction
+    )
     part = label_smoothing / rows.shape[1]
     return clang.add(clang.mul(result, 1 - label_smoothing), clang.mul(smooth, part))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import torch
@@ -28,7 +28,7 @@ METADATA_METHODS = frozenset(
 )  # fmt: skip
 
 
-@lru_cache(maxsize=None)
+@cache
 def _parameters(fn: Any) -> tuple[str, ...] | None:
     try:
         return tuple(inspect.signature(fn).parameters)
@@ -51,9 +51,7 @@ _STATISTICS = ("running_mean", "running_var")
 
 def _statistics_written(fn: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[str, ...]:
     """The running statistics that a normalization updates; no schema declares them."""
-    if fn is F.batch_norm and _argument(fn, "training", args, kwargs):
-        pass
-    elif fn is F.instance_norm and _argument(fn, "use_input_stats", args, kwargs) in (None, True):
+    if (fn is F.batch_norm and _argument(fn, "training", args, kwargs)) or (fn is F.instance_norm and _argument(fn, "use_input_stats", args, kwargs) in (None, True)):
         pass
     else:
         return ()

@@ -15,7 +15,6 @@ from thunder.core.dims import canonicalize_dim
 from thunder.core.errors import NoDecompositionError, ThunderRuntimeError
 from thunder.core.promotion import elementwise_type_promotion
 from thunder.core.proxies import TensorProxy
-
 from thunder.torch.op import op
 
 
@@ -229,5 +228,3 @@ def _undropped(a: TensorProxy, p: float, training: bool) -> TensorProxy:
     if training and p != 0:
         raise NoDecompositionError("the device's own kernel draws its random numbers in another order")
     return a
-
-

@@ -27,7 +27,9 @@ def _widened(*tensors: TensorProxy | None) -> list:
 def _normalized_dims(a: TensorProxy, shape: Sequence[int]) -> tuple[int, ...]:
     check(
         len(shape) > 0 and tuple(a.shape[a.ndim - len(shape) :]) == tuple(shape),
-        lambda: f"Given normalized_shape={list(shape)}, expected input with shape [*, {list(shape)}], but got {a.shape}",
+        lambda: (
+            f"Given normalized_shape={list(shape)}, expected input with shape [*, {list(shape)}], but got {a.shape}"
+        ),
         ThunderRuntimeError,
     )
     return tuple(range(a.ndim - len(shape), a.ndim))
@@ -159,7 +161,9 @@ def batch_norm(
             raise NoDecompositionError("running statistics, which are written to")
         result = _standardized(a, (0, *range(2, a.ndim)), eps)
     else:
-        check(mean is not None and variance is not None, lambda: "batch_norm: no running statistics", ThunderRuntimeError)
+        check(
+            mean is not None and variance is not None, lambda: "batch_norm: no running statistics", ThunderRuntimeError
+        )
         scale = clang.rsqrt(clang.add(_per_channel(a, variance), eps))
         result = clang.mul(clang.sub(a, _per_channel(a, mean)), scale)
     return maybe_convert_to_dtype(_affine(result, _per_channel(a, weight), _per_channel(a, bias)), input.dtype)

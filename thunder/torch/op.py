@@ -99,9 +99,7 @@ def _meta_of(body: Callable, fn: Callable | None) -> Callable:
 
     @functools.wraps(body)
     def meta(*args: Any, **kwargs: Any) -> Any:
-        named = {
-            n if n in signature.parameters else _NUMPY_NAMES.get(n, n): value for n, value in kwargs.items()
-        }
+        named = {n if n in signature.parameters else _NUMPY_NAMES.get(n, n): value for n, value in kwargs.items()}
         try:
             signature.bind(*args, **named)
         except TypeError:

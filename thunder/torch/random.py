@@ -73,7 +73,9 @@ def bernoulli(input: TensorProxy, *, generator: Any = None) -> TensorProxy:
 
 
 @op(torch.multinomial, tags=_TAGS)
-def multinomial(input: TensorProxy, num_samples: int, replacement: bool = False, *, generator: Any = None) -> TensorProxy:
+def multinomial(
+    input: TensorProxy, num_samples: int, replacement: bool = False, *, generator: Any = None
+) -> TensorProxy:
     """Positions drawn with the weights in the rows of `input`."""
     _check(generator, {})
     return prims.multinomial(input, num_samples, bool(replacement))

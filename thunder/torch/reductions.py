@@ -57,7 +57,9 @@ def mean(input: TensorProxy, dim: Any = None, keepdim: bool = False, *, dtype: A
     """The mean over `dim`, all dims by default, of floating point or complex numbers."""
     kind = _dtype_of(input, dtype, exact_to_long=False)
     if dtypes.is_exact_dtype(kind):
-        raise ThunderRuntimeError(f"mean(): could not infer output dtype. Input dtype must be floating or complex, not {kind}")
+        raise ThunderRuntimeError(
+            f"mean(): could not infer output dtype. Input dtype must be floating or complex, not {kind}"
+        )
     dims = reduced_dims(input, dim)
     wide = maybe_convert_to_dtype(maybe_convert_to_dtype(input, kind), get_computation_dtype(kind))
     count: Any = 1
@@ -114,7 +116,8 @@ def _extreme(reduce: Callable, find: Callable, pairwise: Callable, a: TensorProx
     if first is None:
         _check_elements(a, tuple(range(a.ndim)), "an extreme element")
         return reduce(a, tuple(range(a.ndim)))
-    return _with_positions(find, a, first, bool(arguments.get("keepdim", False)))
+    named = torch.return_types.max if reduce is prims.amax else torch.return_types.min
+    return named(_with_positions(find, a, first, bool(arguments.get("keepdim", False))))
 
 
 @op(torch.max, samples="max")
@@ -303,13 +306,13 @@ def topk(
     input: TensorProxy, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
 ) -> tuple[TensorProxy, TensorProxy]:
     """(values, positions) of the `k` largest (smallest) elements along `dim`."""
-    return clang.topk(input, k, dim, largest, sorted)
+    return torch.return_types.topk(clang.topk(input, k, dim, largest, sorted))
 
 
 @op(torch.sort, samples="sort")
 def sort(input: TensorProxy, *args: Any, **kwargs: Any) -> tuple[TensorProxy, TensorProxy]:
     """(values in order, the positions that they had) along `dim`."""
-    return clang.sort(input, *_sort_arguments(args, kwargs))
+    return torch.return_types.sort(clang.sort(input, *_sort_arguments(args, kwargs)))
 
 
 @op(torch.argsort)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import torch
@@ -139,7 +139,7 @@ def symbol_for(fn: Any) -> Symbol:
 # Calls by method name or operator
 
 
-@lru_cache(maxsize=None)
+@cache
 def _takes_sizes(name: str) -> bool:
     """Whether a method takes one list of ints and nothing else by position, so that they may also be given one by one.
 
@@ -156,7 +156,7 @@ def _takes_sizes(name: str) -> bool:
     return any(len(p) == 2 and str(p[1].type) in ("List[int]", "List[SymInt]") for p in positional)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _method_callable(name: str) -> Any:
     """The function that a Tensor method is the same as, or the method itself."""
     method = getattr(torch.Tensor, name)

@@ -65,6 +65,12 @@ with_history = make_prim(
 )  # fmt: skip
 with_history.__dict__["__doc__"] = "A tensor on the memory of `window` with the autograd history of `value`, equal to it."
 
+unversioned = make_prim(
+    "UNVERSIONED", "unversioned", meta=lambda a: fresh(a, requires_grad=False), python_impl=lambda a: a.data,
+    traits=Traits(is_barrier=True),
+)  # fmt: skip
+unversioned.__dict__["__doc__"] = "A tensor on the memory of `a` whose saving for backward checks nothing."
+
 set_grad_enabled = make_prim(
     "SET_GRAD_ENABLED", "set_grad_enabled", meta=lambda enabled: None, python_impl=torch._C._set_grad_enabled,
     traits=Traits(is_kept=True, is_barrier=True),

@@ -85,7 +85,7 @@ def _number_types(seq: Any) -> set[type]:
 def _sequence_dtype(seq: Any) -> dtypes.dtype:
     found = _number_types(seq)
     default = torch.get_default_dtype()
-    if not found or float in found and complex not in found:
+    if not found or (float in found and complex not in found):
         return dtypes.to_dtype(default)
     if complex in found:
         return dtypes.corresponding_complex_dtype(dtypes.to_dtype(default))

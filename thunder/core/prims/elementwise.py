@@ -87,7 +87,9 @@ def _on_tensors(fn: Callable) -> Callable:
 
     def on_number(*args: Any) -> Any:
         with torch._C.DisableTorchFunction():
-            return fn(*(torch.tensor(a, dtype=torch.complex128 if isinstance(a, complex) else torch.float64) for a in args)).item()
+            return fn(
+                *(torch.tensor(a, dtype=torch.complex128 if isinstance(a, complex) else torch.float64) for a in args)
+            ).item()
 
     return on_number
 
@@ -109,7 +111,9 @@ def _two(meta: Callable) -> Callable:
     return lambda a, b, /: meta(a, b)
 
 
-py_abs = make_prim("PY_ABS", "py_abs", meta=lambda a, /: operator.abs(get_numberlike_value(a)), python_impl=operator.abs)
+py_abs = make_prim(
+    "PY_ABS", "py_abs", meta=lambda a, /: operator.abs(get_numberlike_value(a)), python_impl=operator.abs
+)
 abs = _unary("ABS", torch.abs, operator.abs, Kind.COMPLEX_TO_FLOAT, exact=True)
 acos = _unary("ACOS", torch.acos)
 acosh = _unary("ACOSH", torch.acosh)
@@ -129,7 +133,9 @@ exp = _unary("EXP", torch.exp)
 exp2 = _unary("EXP2", torch.exp2)
 expm1 = _unary("EXPM1", torch.expm1)
 floor = _unary("FLOOR", torch.floor, _to_int(math.floor), exact=True)
-isfinite = _unary("ISFINITE", torch.isfinite, lambda x: math.isfinite(x.real) and math.isfinite(x.imag), Kind.ALWAYS_BOOL, exact=True)
+isfinite = _unary(
+    "ISFINITE", torch.isfinite, lambda x: math.isfinite(x.real) and math.isfinite(x.imag), Kind.ALWAYS_BOOL, exact=True
+)
 lgamma = _unary("LGAMMA", torch.lgamma)
 log = _unary("LOG", torch.log)
 log10 = _unary("LOG10", torch.log10)

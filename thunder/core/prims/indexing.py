@@ -19,7 +19,9 @@ from thunder.core.symbol import Symbol
 
 def _check_index(a: TensorProxy, index: TensorProxy, what: str) -> None:
     check(
-        dtypes.is_nonboolean_integer_dtype(index.dtype), lambda: f"{what}: indices of type {index.dtype}", ThunderTypeError
+        dtypes.is_nonboolean_integer_dtype(index.dtype),
+        lambda: f"{what}: indices of type {index.dtype}",
+        ThunderTypeError,
     )
     check_same_device(a, index)
 
@@ -67,11 +69,7 @@ def _gather_meta(a: TensorProxy, /, index: TensorProxy, dim: int) -> TensorProxy
     return new_tensor(index.shape, like=a)
 
 
-
-
-gather = make_prim(
-    "GATHER", "gather", meta=_gather_meta, torch_fn=lambda a, index, dim: torch.gather(a, dim, index)
-)
+gather = make_prim("GATHER", "gather", meta=_gather_meta, torch_fn=lambda a, index, dim: torch.gather(a, dim, index))
 
 
 def _writer(id: str, fn: Callable, same_rank: bool) -> Symbol:
@@ -82,12 +80,12 @@ def _writer(id: str, fn: Callable, same_rank: bool) -> Symbol:
         _check_index(a, index, name)
         canonicalize_dim(a.ndim, dim)
         if isinstance(value, TensorProxy):
-            check(
-                value.dtype is a.dtype, lambda: f"{name}: values of {value.dtype} in {a.dtype}", ThunderRuntimeError
-            )
+            check(value.dtype is a.dtype, lambda: f"{name}: values of {value.dtype} in {a.dtype}", ThunderRuntimeError)
         if same_rank:
             check(
-                max(index.ndim, 1) == max(a.ndim, 1), lambda: f"{name}: {index.ndim} dims in {a.ndim}", ThunderRuntimeError
+                max(index.ndim, 1) == max(a.ndim, 1),
+                lambda: f"{name}: {index.ndim} dims in {a.ndim}",
+                ThunderRuntimeError,
             )
         return new_tensor(a.shape, like=a)
 
@@ -112,7 +110,9 @@ def _index_put_meta(
     return new_tensor(a.shape, like=a)
 
 
-def _index_put(a: torch.Tensor, indices: Sequence[torch.Tensor], values: torch.Tensor, accumulate: bool) -> torch.Tensor:
+def _index_put(
+    a: torch.Tensor, indices: Sequence[torch.Tensor], values: torch.Tensor, accumulate: bool
+) -> torch.Tensor:
     return torch.index_put(a, tuple(indices), values, accumulate)
 
 

@@ -13,7 +13,6 @@ from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import BoundSymbol, OpTags, Traits
 from thunder.core.tracing import get_tracectx
 
-
 ViewChain = tuple[tuple[Callable, tuple, dict, Any], ...]
 
 
@@ -157,6 +156,16 @@ def _view_of(base: torch.Tensor, views: ViewChain, strides: Any = None) -> torch
 
 
 view_of = make_prim("VIEW_OF", "view_of", meta=None, torch_fn=_view_of, python_impl=_view_of)
+
+
+def _copy_with_strides(a: torch.Tensor, strides: tuple) -> torch.Tensor:
+    return torch.empty_strided(a.shape, strides, dtype=a.dtype, device=a.device).copy_(a)
+
+
+copy_with_strides = make_prim(
+    "COPY_WITH_STRIDES", "copy_with_strides", meta=lambda a, strides: fresh(a), torch_fn=_copy_with_strides,
+    python_impl=_copy_with_strides,
+)  # fmt: skip
 
 
 def _setitem(a: torch.Tensor, key: Any, value: Any) -> torch.Tensor:

@@ -92,7 +92,9 @@ def convolution_shape(
     channels = weight[1] * groups if transposed else weight[0]
     expected = weight[0] if transposed else weight[1] * groups
     check(
-        a[1] == expected, lambda: f"convolution: {a[1]} input channels, the weight takes {expected}", ThunderRuntimeError
+        a[1] == expected,
+        lambda: f"convolution: {a[1]} input channels, the weight takes {expected}",
+        ThunderRuntimeError,
     )
     sizes = []
     for size, kernel, s, p, d, extra in zip(a[2:], weight[2:], stride, padding, dilation, output_padding, strict=True):

@@ -138,4 +138,6 @@ bernoulli_mask = make_prim(
     meta=lambda a, /, p: new_tensor(a.shape, like=a),
     torch_fn=lambda a, p: torch.empty_like(a).bernoulli_(p),
 )  # fmt: skip
-bernoulli_mask.__dict__["__doc__"] = "Ones with probability `p`, else zeros, in the layout of `a`: what dropout multiplies with."
+bernoulli_mask.__dict__["__doc__"] = (
+    "Ones with probability `p`, else zeros, in the layout of `a`: what dropout multiplies with."
+)

@@ -64,8 +64,14 @@ def _cat_meta(tensors: Sequence[TensorProxy], /, dim: int) -> TensorProxy:
     dim = canonicalize_dim(first.ndim, dim)
     length: Any = 0
     for t in tensors:
-        same = t.ndim == first.ndim and all(x == y for n, (x, y) in enumerate(zip(t.shape, first.shape, strict=False)) if n != dim)
-        check(same, lambda t=t: f"cat: the shapes {first.shape} and {t.shape} differ outside dim {dim}", ThunderRuntimeError)
+        same = t.ndim == first.ndim and all(
+            x == y for n, (x, y) in enumerate(zip(t.shape, first.shape, strict=False)) if n != dim
+        )
+        check(
+            same,
+            lambda t=t: f"cat: the shapes {first.shape} and {t.shape} differ outside dim {dim}",
+            ThunderRuntimeError,
+        )
         length = length + t.shape[dim]
     return new_tensor((*first.shape[:dim], length, *first.shape[dim + 1 :]), like=first)
 
@@ -112,7 +118,7 @@ def _slice_meta(
     shape = []
     for size, start, end, step in zip(a.shape, start_indices, end_indices, steps, strict=True):
         check(
-            0 <= start and start <= end and end <= size and step > 0,
+            start >= 0 and start <= end and end <= size and step > 0,
             lambda: f"slice: {start}:{end}:{step} does not lie in a dimension of {size}",
             ThunderRuntimeError,
         )
@@ -183,14 +189,22 @@ def _stride_order(a: torch.Tensor, order: Sequence[int]) -> torch.Tensor:
     for d in sorted(range(a.ndim), key=lambda d: order[d]):
         strides[d] = step
         step *= max(a.shape[d], 1)
-    return a if a.stride() == tuple(strides) else torch.empty_strided(a.shape, strides, dtype=a.dtype, device=a.device).copy_(a)
+    return (
+        a
+        if a.stride() == tuple(strides)
+        else torch.empty_strided(a.shape, strides, dtype=a.dtype, device=a.device).copy_(a)
+    )
 
 
 stride_order = make_prim("STRIDE_ORDER", "stride_order", meta=_stride_order_meta, torch_fn=_stride_order, tags=_SHAPE)
 
 
 def _pad_meta(a: TensorProxy, /, padding_value: Any, padding_config: Sequence[tuple[int, int, int]]) -> TensorProxy:
-    check(len(padding_config) == a.ndim, lambda: f"pad: {len(padding_config)} paddings for {a.ndim} dims", ThunderRuntimeError)
+    check(
+        len(padding_config) == a.ndim,
+        lambda: f"pad: {len(padding_config)} paddings for {a.ndim} dims",
+        ThunderRuntimeError,
+    )
     shape = []
     for size, (low, high, interior) in zip(a.shape, padding_config, strict=True):
         length = low + high + size + (interior * (size - 1) if interior and size > 0 else 0)
@@ -245,7 +259,9 @@ def _bitcast_meta(src: TensorProxy, dtype: Any) -> TensorProxy:
         return new_tensor(src.shape, like=src, dtype=wanted)
     check(src.ndim > 0, lambda: "bitcast to another size takes a tensor with dims", ThunderRuntimeError)
     last = src.shape[-1] * src.dtype.bytes
-    check(last % wanted.bytes == 0, lambda: f"bitcast: {last} bytes hold no whole number of {wanted}", ThunderRuntimeError)
+    check(
+        last % wanted.bytes == 0, lambda: f"bitcast: {last} bytes hold no whole number of {wanted}", ThunderRuntimeError
+    )
     return new_tensor((*src.shape[:-1], last // wanted.bytes), like=src, dtype=wanted)
 
 

@@ -41,7 +41,12 @@ class CustomBackward:
         if known is None:  # the program may be differentiated again, so the state that forward ends with is kept
             known = cls(joint, functionalizer.fork(joint))
         functionalizer = known.functionalizer
+        free = functionalizer.saved_on_context()
         for name, value in zip(names, values, strict=True):
+            if name in free:
+                out = value.replace(name=joint.unique_name(f"{value.name}_on_ctx"), requires_grad=False, layout=None)
+                joint.emit(prims.unversioned, (value,), {}, out)
+                value = out
             functionalizer.info.values[name].current = value
         return known
 
@@ -61,6 +66,7 @@ class CustomBackward:
         self.joint.names |= scratch.names
         for inner in scratch.bound_symbols:
             self.functionalizer.process(inner)
+        check_gradient_count(*body.gradient_counts)
         grads = [result] if not isinstance(result, tuple | list) else list(result)
         grads = [self.functionalizer.read(g) for g in grads]
         return self._paired(node, inputs, grads, body)
@@ -113,6 +119,14 @@ class CustomBackward:
     @property
     def _started_as(self) -> dict[str, Any]:
         return self.functionalizer.forward_values
+
+
+def check_gradient_count(returned: int, wanted: int) -> None:
+    """Raises as torch does where a backward returns too few or too many gradients."""
+    if returned != wanted:
+        raise ThunderRuntimeError(
+            f"a custom backward returned an incorrect number of gradients (expected {wanted}, got {returned})"
+        )
 
 
 def _expands_to(shape: tuple, wider: tuple) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from thunder.core import prims
+from thunder.core.dtypes import is_inexact_dtype
 from thunder.core.errors import ThunderTypeError, ThunderValueError
 from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.pytree import tree_flatten, tree_map, tree_unflatten
@@ -25,7 +26,7 @@ def _joint_of(fn: Callable, flat: list[Any], spec: Any) -> tuple[TraceCtx, list[
     with tracectx(trace):
         for v in flat:
             if isinstance(v, TensorProxy):
-                v = v.replace(name=trace.make_name(prefix="t"), requires_grad=v.dtype.is_inexact)
+                v = v.replace(name=trace.make_name(prefix="t"), requires_grad=is_inexact_dtype(v.dtype))
             inner.append(v)
         trace.args = tuple(v for v in inner if isinstance(v, TensorProxy))
         args, kwargs = tree_unflatten(inner, spec)
@@ -64,7 +65,7 @@ def _gradients(flat: list[Any], grads: Sequence[Any]) -> list[Any]:
     result = []
     for v in flat:
         g = next(found) if isinstance(v, TensorProxy) else None
-        if g is None and isinstance(v, TensorProxy) and v.dtype.is_inexact:
+        if g is None and isinstance(v, TensorProxy) and is_inexact_dtype(v.dtype):
             g = symbol_for(torch.zeros_like)(v)
         result.append(g)
     return result
@@ -137,5 +138,5 @@ def clear_grads(module: torch.nn.Module) -> None:
 def put_grads(a: Any, g: Any) -> None:
     """`put_grad` for all tensors of a pytree."""
     for x, y in zip(tree_flatten(a)[0], tree_flatten(g)[0], strict=True):
-        if isinstance(x, TensorProxy) and x.dtype.is_inexact and y is not None:
+        if isinstance(x, TensorProxy) and is_inexact_dtype(x.dtype) and y is not None:
             prims.put_grad(x, y)

@@ -23,7 +23,7 @@ def may_be_view(node: BoundSymbol) -> bool:
     """Whether an output may share memory with an input, by schema and where schemas leave it open."""
     fn = node.sym.torch_fn
     name = node.sym.name.partition(".")[0]
-    if name in _MAYBE_VIEWS or name in ("strided_view", "shallow_copy", "update_data", "overwritten", "custom_vjp"):
+    if name in _MAYBE_VIEWS or name in ("strided_view", "shallow_copy", "update_data", "overwritten", "unversioned", "custom_vjp"):
         return True
     if isinstance(fn, torch._ops.OpOverload):
         return any(r.alias_info is not None for r in fn._schema.returns)

@@ -83,7 +83,8 @@ class ByHand(torch.autograd.Function):
 
 
 def by_hand_in_eager(scores: torch.Tensor) -> tuple:
-    gates = scores.masked_fill(torch.zeros(4, 6, dtype=torch.bool), float("-inf"))
+    # Detached, since eager refuses a backward that writes to what another gradient needs. No gradient flows here anyway.
+    gates = scores.detach().masked_fill(torch.zeros(4, 6, dtype=torch.bool), float("-inf"))
     index = gates.max(dim=-1)[1].unsqueeze(-1)
     picked = gates.gather(-1, index)
     masked = torch.scatter(scores, -1, index, float("-inf"))

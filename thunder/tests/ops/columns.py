@@ -23,8 +23,8 @@ Column = Callable[[OpInfo, int], Calls]
 
 # Results that are uninitialized memory: their metadata is all that can be compared.
 _WITHOUT_VALUES = frozenset(
-    {"empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided", "resize_", "resize_as_",
-     "nn.functional.scaled_dot_product_attention.philox"}
+    {"empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided", "resize_",
+     "resize_as_"}
 )  # fmt: skip
 _INTEGRAL = (torch.int64, torch.bool)
 
@@ -56,7 +56,9 @@ def _spread(items: list, limit: int) -> list[tuple[int, Any]]:
     return [(n, items[n]) for n in sorted({round(k * (len(items) - 1) / (limit - 1)) for k in range(limit)})]
 
 
-def samples(op: OpInfo, dtype: torch.dtype, limit: int, *, requires_grad: bool = False) -> list[tuple[int, SampleInput]]:
+def samples(
+    op: OpInfo, dtype: torch.dtype, limit: int, *, requires_grad: bool = False
+) -> list[tuple[int, SampleInput]]:
     """Samples of the entry, spread over all that it has; the same ones in each run."""
     torch.manual_seed(0)
     with quiet():
@@ -64,7 +66,9 @@ def samples(op: OpInfo, dtype: torch.dtype, limit: int, *, requires_grad: bool =
 
 
 def _call(op: OpInfo, sample: SampleInput, fn: Callable | None = None, **facts: Any) -> Call:
-    return Call(fn or op.op, (sample.input, *sample.args), sample.kwargs, has_values=op.name not in _WITHOUT_VALUES, **facts)
+    return Call(
+        fn or op.op, (sample.input, *sample.args), sample.kwargs, has_values=op.name not in _WITHOUT_VALUES, **facts
+    )
 
 
 def _values(dtype: torch.dtype) -> Column:
@@ -186,7 +190,9 @@ def _repeated(op: OpInfo, limit: int) -> Calls:
         first = sample.input
         rest = [a for a in sample.args if isinstance(a, torch.Tensor)]
         if isinstance(first, torch.Tensor) and rest and all(a.shape == first.shape for a in rest):
-            args = tree_map(lambda a, f=first: f if isinstance(a, torch.Tensor) and a.dtype == f.dtype else a, tuple(sample.args))
+            args = tree_map(
+                lambda a, f=first: f if isinstance(a, torch.Tensor) and a.dtype == f.dtype else a, tuple(sample.args)
+            )
             if any(a is first for a in args):
                 yield n, Call(Processed(op, sample), (first, *args), sample.kwargs, has_gradient=True)
 

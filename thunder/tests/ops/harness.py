@@ -130,11 +130,14 @@ def _value_difference(got: torch.Tensor, want: torch.Tensor, tolerance: dict[str
     return None
 
 
-def difference(got: Any, want: Any, *, values: bool = True, tolerance: dict[str, float] | None = None) -> tuple[str, str] | None:
+def difference(
+    got: Any, want: Any, *, values: bool = True, tolerance: dict[str, float] | None = None
+) -> tuple[str, str] | None:
     """What differs first between two results, as (kind, message); None where nothing does."""
     flat_got, flat_want = tree_flatten([got])[0], tree_flatten([want])[0]
     if type(got) is not type(want) or len(flat_got) != len(flat_want):
-        return "structure", f"a {type(got).__name__} of {len(flat_got)} values, not a {type(want).__name__} of {len(flat_want)}"
+        one, other = f"{type(got).__name__} of {len(flat_got)}", f"{type(want).__name__} of {len(flat_want)}"
+        return "structure", f"a {one} values, not a {other}"
     for g, w in zip(flat_got, flat_want):
         if not isinstance(w, torch.Tensor):
             if type(g) is not type(w) or (values and not _equal(g, w)):
@@ -156,13 +159,16 @@ def _equal(a: Any, b: Any) -> bool:
 
 
 def _memory(t: Any) -> Any:
-    return t.untyped_storage().data_ptr() if isinstance(t, torch.Tensor) and t.layout is torch.strided and t.numel() else None
+    if not isinstance(t, torch.Tensor) or t.layout is not torch.strided or not t.numel():
+        return None
+    return t.untyped_storage().data_ptr()
 
 
 def sharing(result: Any, args: Any) -> list[tuple]:
-    """For each result tensor: the positions of the arguments, and of the earlier results, that are it or share its memory."""
+    """For each result tensor: the positions of the arguments and earlier results that are it, or share its memory."""
     leaves = [a for a in tree_iter(args) if isinstance(a, torch.Tensor)]
-    facts, earlier = [], []
+    facts: list[tuple] = []
+    earlier: list[torch.Tensor] = []
     for r in tree_iter([result]):
         if not isinstance(r, torch.Tensor):
             continue
@@ -265,7 +271,8 @@ def _is_floating(t: torch.Tensor) -> bool:
 
 def _gradients(result: Any, args: Any) -> list[torch.Tensor | None] | None:
     """Gradients of the leaves for fixed random cotangents; None where no result has a gradient."""
-    leaves = [a for a in dict.fromkeys(x for x in tree_iter(args) if isinstance(x, torch.Tensor)) if a.requires_grad and a.is_leaf]
+    tensors = dict.fromkeys(x for x in tree_iter(args) if isinstance(x, torch.Tensor))
+    leaves = [a for a in tensors if a.requires_grad and a.is_leaf]
     outs = [o for o in tree_iter([result]) if isinstance(o, torch.Tensor) and o.requires_grad and _is_floating(o)]
     outs = [o for o in outs if all(o is not a for a in leaves)]
     if not outs or not leaves:
@@ -291,8 +298,9 @@ def _compare_gradients(call: Call, got: Sequence[Any] | None, want: Sequence[Any
             if present is not None and bool((present != 0).any()):
                 return "gradient", f"input {n}: {'no gradient' if g is None else 'a gradient that eager does not have'}"
             continue
-        if (tuple(g.shape), g.dtype, g.layout) != (tuple(w.shape), w.dtype, w.layout):
-            return "gradient", f"input {n}: {tuple(g.shape)}, {g.dtype}, {g.layout}, not {tuple(w.shape)}, {w.dtype}, {w.layout}"
+        facts_got, facts_want = (tuple(g.shape), g.dtype, g.layout), (tuple(w.shape), w.dtype, w.layout)
+        if facts_got != facts_want:
+            return "gradient", f"input {n}: {facts_got}, not {facts_want}"
         what = _value_difference(g, w, call.tolerance or {})
         if what is not None:
             return "gradient", f"input {n}: {what}"

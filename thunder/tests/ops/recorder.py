@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -30,7 +29,8 @@ from thunder.frontend.capture import CaptureSettings, CompiledGraph
 
 # What Dynamo too gives up on: the capture of such a call ends in this class of ours under `thunder.jit`.
 _DEPENDS_ON_DATA = (
-    DynamicOutputShapeException, DataDependentOutputException, GuardOnDataDependentSymNode, PendingUnbackedSymbolNotFound,
+    DynamicOutputShapeException, DataDependentOutputException, GuardOnDataDependentSymNode,
+    PendingUnbackedSymbolNotFound,
 )  # fmt: skip
 _METADATA = {
     torch.Tensor.size, torch.Tensor.dim, torch.Tensor.stride, torch.Tensor.numel, torch.Tensor.is_contiguous,
@@ -107,9 +107,12 @@ class _Recorder(TorchFunctionMode):
             node.meta["unbacked_bindings"] = bindings
         self._enter(node, result)
 
-    def module(self) -> Any:
-        """What Dynamo hands over, without the Python code that fx would make of it: not every argument has a literal form."""
-        return SimpleNamespace(graph=self.graph, **self.attributes)
+    def module(self) -> torch.nn.Module:
+        """The graph without the Python code that fx makes of one: not every argument has a literal form."""
+        module = torch.nn.Module()
+        for name, value in {"graph": self.graph, **self.attributes}.items():
+            object.__setattr__(module, name, value)
+        return module
 
 
 def compile_call(fn: Callable, args: tuple, kwargs: dict[str, Any]) -> tuple[CompiledGraph, Any]:

@@ -12,8 +12,6 @@ import thunder
 from thunder.core import prims, rules
 from thunder.core.prims import make_prim
 from thunder.core.proxies import TensorProxy
-from thunder.core.symbol import Symbol, Traits
-from thunder.core.transforms.autodiff import joint_trace
 from thunder.core.rules import (
     VJPDual,
     find_rule,
@@ -23,6 +21,8 @@ from thunder.core.rules import (
     register_grad,
     register_vjp,
 )
+from thunder.core.symbol import Symbol, Traits
+from thunder.core.transforms.autodiff import joint_trace
 from thunder.core.transforms.split import split_forward_backward
 from thunder.core.verify import verify
 from thunder.executors.passes import transform_for_execution
@@ -54,7 +54,7 @@ def gradients(fn, *args, shape=(2, 3), names="x y"):
     return outs, backward([list(tensors), list(others)], [torch.ones_like(outs[n]) for n in split.differentiable])
 
 
-@pytest.fixture()
+@pytest.fixture
 def x_y():
     return torch.randn(2, 3), torch.randn(2, 3)
 
@@ -123,7 +123,7 @@ def test_the_get_grad_form(x_y):
         return out
 
     register_grad(exp, rule)
-    outs, (gx, _) = gradients(lambda x, y: (mul(exp(x), y),), *x_y)
+    _outs, (gx, _) = gradients(lambda x, y: (mul(exp(x), y),), *x_y)
     torch.testing.assert_close(gx, x_y[0].exp() * x_y[1])
 
 
@@ -148,7 +148,7 @@ def test_half_of_a_pair_is_no_rule():
 
 def test_a_composite_without_a_rule_is_differentiated_by_its_parts(x_y):
     composite = Symbol("composite", lambda a, b: mul(sin(a), exp(b)), "test.rules_composite", module="test")
-    outs, grads = gradients(lambda x, y: (composite(x, y),), *x_y)
+    _outs, grads = gradients(lambda x, y: (composite(x, y),), *x_y)
     x, y = (t.clone().requires_grad_() for t in x_y)
     torch.testing.assert_close(grads, torch.autograd.grad((x.sin() * y.exp()).sum(), (x, y)))
 

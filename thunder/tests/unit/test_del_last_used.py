@@ -73,6 +73,9 @@ def test_memory_is_free_while_the_function_runs():
     ref = None
     trace = del_last_used(claimed(lambda x: mul(add(sin(x), 1), 2), "x"))
     swap = {"sin": first, "mul": lambda a, _: watch(a)}
-    nodes = [n.from_bsym(call_ctx={n.sym.name: swap[n.sym.name]}) if n.sym.name in swap else n for n in trace.bound_symbols]
+    nodes = list(trace.bound_symbols)
+    for index, node in enumerate(nodes):
+        if (name := node.sym.name) in swap:
+            nodes[index] = node.from_bsym(call_ctx={name: swap[name]})
     trace.with_nodes(nodes).python_callable()(torch.ones(2, 3))
     assert seen == [True]

@@ -43,7 +43,7 @@ def test_examine_reports_functions_and_success(capsys):
 
 
 @pytest.mark.parametrize(
-    ("fn", "reason"),
+    "fn, reason",
     [
         (3, "TypeError: 3 is not callable"),
         (lambda x: x + torch.ones(5), "must match the size"),
@@ -134,7 +134,7 @@ def test_memory_of_a_backward_counts_what_is_saved():
 
 
 @pytest.mark.parametrize(
-    ("shape", "dtype", "size"),
+    "shape, dtype, size",
     [((), torch.float64, 8), ((0, 3), torch.float32, 0), ((3,), torch.bool, 3), ((2,), torch.complex64, 16)],
 )
 def test_sizes(shape, dtype, size):

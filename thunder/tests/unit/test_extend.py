@@ -12,7 +12,7 @@ from thunder.core import prims
 from thunder.core.errors import ThunderTypeError, UnsupportedOpError
 from thunder.core.prims import make_prim
 from thunder.core.proxies import TensorProxy
-from thunder.core.symbol import OpTags, Symbol, Traits
+from thunder.core.symbol import Symbol, Traits
 from thunder.core.trace import TraceCtx, tracectx
 from thunder.executors.passes import transform_for_execution
 from thunder.executors.torchex import ex as torchex
@@ -24,7 +24,8 @@ from thunder.extend import (
     TemporaryExecutor,
     single_op_executor,
 )
-from thunder.tests.unit.traces import add, body, lines, make_trace, mul, node_of, sin
+from thunder.tests.unit.traces import add, body, cos, lines, make_trace, mul, node_of, sin
+from thunder.torch.registry import symbol_for
 
 
 def like_first(a, *args, **kwargs):
@@ -73,7 +74,7 @@ def test_like_takes_metadata_tags_and_effects():
     ex = OperatorExecutor("ext_d")
     op = ex.register_operator("noise", like=torch.rand_like, fn=torch.rand_like)
     assert op.traits.is_random
-    assert op.tags == (OpTags.AUTO_REGISTERED,)
+    assert op.tags == tuple(symbol_for(torch.rand_like).tags)
     out = node_of(make_trace(lambda x: op(x, dtype=torch.float64), "x"), "noise").output
     assert out.type_string() == "cpu f64[2, 3]"
     assert ex.register_operator("own", like=torch.sin, fn=torch.sin, tags=()).tags == ()
@@ -204,7 +205,6 @@ def test_a_gradient_rule_in_the_get_grad_form():
         prims.put_grad(a, mul(g, cos(a)))
         return out
 
-    cos = make_cos()
     ex = OperatorExecutor("ext_m")
     op = ex.register_operator("my_sin", like=torch.sin, fn=torch.sin)
     ex.register_implementation(torch.sin, op, grad_transform=rule)
@@ -213,10 +213,6 @@ def test_a_gradient_rule_in_the_get_grad_form():
     x = torch.randn(4)
     torch.testing.assert_close(grads(jitted, x), grads(lambda x: torch.sin(x * 2).sum(), x))
     assert "my_sin" in executed(jitted)
-
-
-def make_cos():
-    return thunder.torch.registry.symbol_for(torch.cos)
 
 
 def test_without_a_rule_a_claimed_operation_has_torch_s_gradient():
@@ -238,7 +234,10 @@ def numpy_sin(a):
 def test_replaces_diverts_calls_of_a_torch_function():
     ex = OperatorExecutor("ext_o")
     ex.register_operator("my_gelu", like=F.gelu, fn=lambda a, **kwargs: F.gelu(a, **kwargs), replaces=F.gelu)
-    fn = lambda x: F.gelu(x * 2, approximate="tanh").sum()  # noqa: E731
+
+    def fn(x):
+        return F.gelu(x * 2, approximate="tanh").sum()
+
     jitted = thunder.jit(fn, executors=[ex])
     x = torch.randn(4)
     torch.testing.assert_close(jitted(x), fn(x))
@@ -309,7 +308,7 @@ def test_a_replacement_of_a_write_declares_the_write():
 
 
 @pytest.mark.parametrize(
-    ("kernel", "reason"),
+    "kernel, reason",
     [(numpy_sin, "autograd cannot follow its function"), (lambda a: a.detach().sin(), "that autograd does not track")],
     ids=["numpy", "detached"],
 )

@@ -108,7 +108,7 @@ def test_a_node_with_an_argument_without_text_has_none():
 
 
 def test_primitives_have_a_text_of_their_own():
-    text = text_of(lambda x, y: prims.convert_element_type(x, dtypes.float16), "x")
+    text = text_of(lambda x: prims.convert_element_type(x, dtypes.float16), "x")
     assert "torch.float16 [2, 3] = prims.CONVERT_ELEMENT_TYPE((%0, torch.float16), dict())" in text
 
 

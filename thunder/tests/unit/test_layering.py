@@ -41,8 +41,13 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "thunder.core.rewrite",
         "thunder.core.sizes",
         "thunder.core.tracing",
+        "thunder.core.promotion",
+        "thunder.core.dims",
+        "thunder.core.langctxs",
+        "thunder.core.eager",
     ),
     "L3 operators": (
+        "thunder.core.rules",
         "thunder.core.prims",
         "thunder.clang",
         "thunder.torch",
@@ -71,6 +76,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     ),
     "L7 user": (
         "thunder",  # thunder/__init__.py itself, nothing below it
+        "thunder.__main__",
         "thunder.jit",
         "thunder.recipes",
         "thunder.plugins",

@@ -57,7 +57,7 @@ def test_a_written_value_is_read_through_a_clone():
 
 
 @pytest.mark.parametrize(
-    ("fn", "expected"),
+    "fn, expected",
     [
         (torch.reshape, True), (torch.Tensor.contiguous, True), (torch.ops.aten.t.default, True),
         (torch.ops.aten.mul.Tensor, False), (torch.sin, False),

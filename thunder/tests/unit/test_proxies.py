@@ -111,7 +111,7 @@ def test_unknown_attributes():
 
 
 @pytest.mark.parametrize(
-    ("value", "cls", "text"),
+    "value, cls, text",
     [
         (2, IntegerProxy, "int 2"), (True, IntegerProxy, "bool True"), (1.5, FloatProxy, "float 1.5"),
         (2j, ComplexProxy, "complex 2j"), ("a", StringProxy, "str"), ([1], AnyProxy, "list"),

@@ -80,7 +80,7 @@ def test_resolving():
 
 @pytest.mark.parametrize("resolve", [extend.resolve_executors, lambda x: extend.add_executor_lists(x, None)])
 def test_an_unknown_name_is_an_error_with_the_nearest_one(resolve):
-    with pytest.raises(ThunderValueError, match="'torhc' is no executor.*torch.*Registered executors: .*python"):
+    with pytest.raises(ThunderValueError, match=r"'torhc' is no executor.*torch.*Registered executors: .*python"):
         resolve(["torhc"])
     with pytest.raises(ThunderValueError, match="3 is no executor"):
         resolve([3])
@@ -115,9 +115,10 @@ def test_a_callable_has_one_symbol():
 
 
 @pytest.mark.parametrize(
-    ("fn", "writes"),
+    "fn, writes",
     [
-        (torch.add, ()), (torch.Tensor.add_, (0,)), (torch.Tensor.__setitem__, (0,)), (torch.ops.aten.add_.Tensor, (0,)),
+        (torch.add, ()), (torch.Tensor.add_, (0,)), (torch.Tensor.__setitem__, (0,)),
+        (torch.ops.aten.add_.Tensor, (0,)),
         (torch.ops.aten.add.out, ("out",)), (torch.Tensor.zero_, (0,)), (torch.relu_, (0,)), (torch.is_tensor, ()),
     ],
     ids=str,
@@ -129,7 +130,7 @@ def test_writes_come_from_schemas(fn, writes):
 
 
 @pytest.mark.parametrize(
-    ("fn", "is_random"),
+    "fn, is_random",
     [
         (torch.rand_like, True), (torch.Tensor.uniform_, True), (F.dropout, True), (torch.bernoulli, True),
         (F.gumbel_softmax, True), (torch.sin, False), (torch.zeros, False),

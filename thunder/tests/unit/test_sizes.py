@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx.experimental.symbolic_shapes import ShapeEnv, StatelessSymbolicContext, DimDynamic
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
 import thunder
 from thunder.core.sizes import concrete, free_symbols, hashable_leaf, hint, size_expression

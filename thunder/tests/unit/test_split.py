@@ -39,7 +39,7 @@ def test_text_of_both_halves():
         return ((t1,), (t0, y, x), ())
         """
     )
-    assert split.backward.python(include_decorators=False).startswith("def backward_fn(saved_for_backward, cotangents):")
+    assert "def backward_fn(saved_for_backward, cotangents):" in split.backward.python()
     text = body(split.backward)
     assert text.index("C0, C1 = saved_for_backward") < text.index("t0, y, x = C0") < text.index("C0.clear()")
     assert text.index("t1_grad, = cotangents") < text.index("cotangents.clear()") < text.index("torch.ops.aten.mul")

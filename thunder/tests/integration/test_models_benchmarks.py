@@ -1,0 +1,152 @@
+"""The benchmark's own parts: measurements that can be known beforehand, tables, and one run from the command line."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import thunder
+from thunder import benchmarks
+from thunder.benchmarks.measure import Step, peak_bytes, saved_bytes, steady_steps
+from thunder.benchmarks.models import MODELS, Workload, make, parse
+from thunder.benchmarks.peers import DYNAMO, EAGER, THUNDER
+from thunder.benchmarks.report import table, text
+
+pytestmark = pytest.mark.integration
+
+
+class Sines(nn.Module):
+    """Two sines in a row: backward needs the input of each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(1000))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x * self.scale).sin().sin().sum()
+
+
+def _sines() -> Step:
+    model = Sines()
+    return Step(model, Workload(model, (torch.randn(1000),), lambda loss: loss))
+
+
+def test_saved_bytes_count_each_storage_once_and_leave_out_inputs_and_parameters() -> None:
+    # Saved are x and scale by the product, which do not count, and what each sine reads.
+    assert saved_bytes(_sines()) == 2 * 1000 * 4
+
+
+def test_peak_bytes_is_the_most_alive_at_one_time() -> None:
+    # Both sines' inputs and the last result are alive together; a few bytes of scalars come on top.
+    assert 3 * 4000 <= peak_bytes(_sines()) <= 6 * 4000
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_model_runs_and_is_the_same_for_the_same_seed(name: str) -> None:
+    (full,) = parse(f"{name}:1")
+    first, second = make(full), make(full)
+    losses = [w.loss(w.model(*w.batch)) for w in (first, second)]
+    torch.testing.assert_close(losses[0], losses[1])
+    losses[0].backward()
+    assert all(p.grad is not None for p in first.model.parameters())
+
+
+@pytest.mark.parametrize("specification", ["nothing", "llama:", "llama:x", "llama:0", "llama:4,"])
+def test_a_bad_model_is_refused(specification: str) -> None:
+    if specification == "llama:":
+        assert parse(specification) == ["llama:4"]
+        return
+    with pytest.raises(ValueError, match=r"no model|numbers of layers"):
+        parse(specification)
+
+
+def test_depths_are_expanded() -> None:
+    assert parse("llama:4,16") == ["llama:4", "llama:16"]
+    assert parse("gpt2") == ["gpt2:4"]
+
+
+def test_steady_steps_compares_results_and_gives_ratios() -> None:
+    found = steady_steps("mlp:1", [EAGER, THUNDER], repeats=1)
+    assert found[EAGER]["ratio"] == 1.0
+    assert found[THUNDER]["ratio"] > 0
+    assert found[THUNDER]["saved_bytes"] > 0
+
+
+def test_a_table_is_padded() -> None:
+    assert table(["a", "bb"], [["ccc", "1"]]) == "| a   | bb |\n| --- | -: |\n| ccc |  1 |"
+
+
+def _results(first: dict[str, Any]) -> dict[str, Any]:
+    steady = {
+        peer: {"step_s": 0.1, "ratio": ratio, "saved_bytes": 10, "peak_bytes": 20}
+        for peer, ratio in ((EAGER, 1.0), (THUNDER, 1.25))
+    }
+    calls = {"no_grad_us": 1.0, "forward_us": 2.0, "step_us": 3.0}
+    return {
+        "environment": {"torch": "0"},
+        "overhead": {EAGER: calls, DYNAMO: calls, THUNDER: {**calls, "forward_us": 40.0}},
+        "models": {"llama:4": {"first": first, "steady": steady}},
+    }
+
+
+def test_budgets_are_judged_by_the_measured_ratios() -> None:
+    one = {"setup_s": 0.1, "second_s": 0.1, "phases_s": {"autodiff": 0.2}}
+    shown = text(_results({DYNAMO: {**one, "first_s": 1.0}, THUNDER: {**one, "first_s": 1.4}}))
+    (first,) = [line for line in shown.splitlines() if line.startswith("| first step, thunder")]
+    (warm,) = [line for line in shown.splitlines() if line.startswith("| warm step, thunder / eager")]
+    (call,) = [line for line in shown.splitlines() if line.startswith("| warm tiny call")]
+    assert "1.40" in first
+    assert first.rstrip(" |").endswith("met")
+    assert "1.25" in warm
+    assert warm.rstrip(" |").endswith("missed")
+    assert "38.0" in call
+    assert call.rstrip(" |").endswith("missed")
+
+
+def test_a_failed_measurement_is_shown_and_leaves_the_others() -> None:
+    one = {"setup_s": 0.1, "second_s": 0.1, "phases_s": {"autodiff": 0.2}}
+    shown = text(_results({DYNAMO: {"error": "ValueError: no"}, THUNDER: {**one, "first_s": 1.4}}))
+    assert "llama:4, first step, torch.compile[eager]: ValueError: no" in shown
+    assert "1.40" in shown
+
+
+@pytest.mark.slow
+def test_the_command_line_prints_tables_and_writes_json(tmp_path: Path) -> None:
+    path = tmp_path / "out.json"
+    command = [sys.executable, "-m", "thunder.benchmarks", "--quick", "--models", "mlp:1", "--threads", "1"]
+    peers = ["--peers", EAGER, THUNDER, "--json", str(path)]
+    done = subprocess.run([*command, *peers], capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "## Warm step, forward and backward" in done.stdout
+    results = json.loads(path.read_text())
+    assert results["models"]["mlp:1"]["first"][THUNDER]["phases_s"]["autodiff"] > 0
+    assert not done.stderr.strip(), done.stderr
+
+
+class _Double(benchmarks.Benchmark):
+    name, description = "double", "x + x"
+    args = (benchmarks.BenchmarkArg("rows", "how many"),)
+
+    def make_batch(self) -> tuple[list, dict]:
+        return [torch.ones(4, requires_grad=True)], {}
+
+    def fn(self) -> Any:
+        return lambda x: x + x
+
+
+def test_a_benchmark_of_ones_own(capsys: pytest.CaptureFixture[str]) -> None:
+    runs = benchmarks.run_benchmark(_Double(), thunder.jit, warmup_iters=1, benchmark_iters=3)
+    assert len(runs) == 3
+    assert all(r.called_backward and 0 < r.host_stop_time - r.start_time <= r.total_time for r in runs)
+    benchmarks.list_benchmarks(use_classname=False)
+    benchmarks.describe_benchmark(_Double)
+    shown = capsys.readouterr().out
+    assert "double: x + x" in shown
+    assert "rows: how many" in shown

@@ -1,0 +1,51 @@
+"""What does not pass, each with its reason. A listed entry of which every sample passes is an error."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+ANY = "*"
+
+_DATA = "reads values while it is captured: torch's fake tensors have none, so Dynamo refuses the call too"
+_SPARSE = "torch's fake tensors do not run this sparse operation"
+_RESIZE = "changes the shape or storage of an input, which a traced program refuses"
+_ITEM = "torch has no fake result for item() of a complex tensor"
+_VALUES = "torch's fake kernel reads the indices, which are a tensor"
+
+
+@dataclass(frozen=True)
+class KnownFailure:
+    """Samples that do not pass.
+
+    column: a column, or ANY for all of them.
+    every_sample: False where only some of the samples of the entry are concerned.
+    """
+
+    name: str
+    column: str
+    reason: str
+    every_sample: bool = False
+
+
+KNOWN_FAILURES: tuple[KnownFailure, ...] = (
+    *(
+        KnownFailure(name, ANY, _DATA)
+        for name in (
+            "allclose", "combinations", "corrcoef", "cov", "equal", "istft", "linalg.lstsq",
+            "linalg.lstsq.grad_oriented", "narrow", "nn.functional.ctc_loss", "nn.functional.gaussian_nll_loss", "nn.functional.one_hot",
+        )
+    ),
+    KnownFailure("masked_select", "out", _DATA, every_sample=True),
+    *(KnownFailure(name, ANY, _SPARSE) for name in ("sparse.sampled_addmm", "sparse.mm.reduce")),
+    *(KnownFailure(name, ANY, _RESIZE) for name in ("resize_", "resize_as_")),
+    KnownFailure("item", "complex64", _ITEM, every_sample=True),
+    KnownFailure("tensor_split", ANY, _VALUES),
+)  # fmt: skip
+
+_BY_KEY = {(f.name, f.column): f for f in KNOWN_FAILURES}
+
+
+def reason_for(name: str, column: str) -> str | None:
+    """Why samples of this entry and column may fail; None where they may not."""
+    found = _BY_KEY.get((name, column)) or _BY_KEY.get((name, ANY))
+    return None if found is None else found.reason
