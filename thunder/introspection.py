@@ -83,7 +83,7 @@ def last_compile_options(fn: Any, /) -> None:
     given = data.compile_options
     lines = ["Used compile options:"] + [f"  {k}={v!r}: {docs.get(k, '')}" for k, v in given.items()]
     lines += ["Unused compile options:"] + [f"  {k}: {doc}" for k, doc in docs.items() if k not in given]
-    print("\n".join(lines))  # noqa: T201
+    print("\n".join(lines))
 
 
 def get_auto_registered_torch_op_names(fn: Callable, /) -> set[str] | None:

@@ -23,14 +23,20 @@ from thunder.core.options import (
     resolve_cache_option,
     resolve_sharp_edges_option,
 )
-from thunder.core.torch_compat import compile_with_dynamo, capture_setting
-from thunder.core.transform_common import Transform
+from thunder.core.torch_compat import capture_setting, compile_with_dynamo
 from thunder.core.tracing import is_tracing
+from thunder.core.transform_common import Transform
 from thunder.extend.executor import Executor
 from thunder.extend.registry import resolve_executors
 from thunder.frontend.capture import CaptureSettings, CompiledGraph
 from thunder.frontend.direct import DirectCapture, needs_direct_capture
-from thunder.frontend.failures import check_arguments, guard_reasons, is_capture_failure, program_error, raise_user_error
+from thunder.frontend.failures import (
+    check_arguments,
+    guard_reasons,
+    is_capture_failure,
+    program_error,
+    raise_user_error,
+)
 from thunder.frontend.module import ThunderModule, remember_thunder_module
 from thunder.frontend.records import CompileData, CompileStats
 from thunder.frontend.status import StatusLine
@@ -215,7 +221,7 @@ class _Backend:
 
 
 _COMPARED_BY_DYNAMO = frozenset(
-    {torch.Tensor, torch.nn.Parameter, int, float, bool, complex, str, type(None), torch.dtype, torch.device, torch.Size}
+    {torch.Tensor, torch.nn.Parameter, int, float, bool, complex, str, type(None), torch.dtype, torch.device}
 )
 
 

@@ -38,6 +38,8 @@ class ThunderFunction(torch.autograd.Function):
             return (None,) * len(ctx.needs_input_grad)
         cotangents = [grads[n] for n in program.differentiable]
         saved = [list(ctx.saved_tensors), list(ctx.others)]
+        # The program drops each value at its last use; autograd's own references would keep all until the end.
+        ctx.maybe_clear_saved_tensors()
         with _plain_torch():
             if all(c is not None for c in cotangents):
                 results = program.backward(saved, cotangents)
@@ -50,7 +52,7 @@ class ThunderFunction(torch.autograd.Function):
 
 
 class _NoSecondGradient(torch.autograd.Function):
-    """Gives its tensors on as they are; their gradient is an error. What the gradients depend on is among the arguments."""
+    """Gives its first `count` tensors on; their gradient is an error. What they depend on is among the arguments."""
 
     @staticmethod
     def forward(ctx: Any, count: int, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:

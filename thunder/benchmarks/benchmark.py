@@ -105,17 +105,21 @@ class ModelBenchmark(Benchmark):
 def list_benchmarks(use_classname: bool = True) -> None:
     """Prints name and description of each benchmark; the class's name with `use_classname`."""
     for cls in benchmarks:
-        print(f"{cls.__name__ if use_classname else cls.name}: {cls.description}")  # noqa: T201
+        print(f"{cls.__name__ if use_classname else cls.name}: {cls.description}")
 
 
 def describe_benchmark(benchmark: type[Benchmark]) -> None:
     """Prints what a benchmark is and the arguments of its constructor."""
     lines = [f"{benchmark.name}: {benchmark.description}", *(f"  {a.name}: {a.description}" for a in benchmark.args)]
-    print("\n".join(lines))  # noqa: T201
+    print("\n".join(lines))
 
 
 def run_benchmark(
-    benchmark: Benchmark, constructor: Callable[[Callable], Callable], *, warmup_iters: int = 10, benchmark_iters: int = 20
+    benchmark: Benchmark,
+    constructor: Callable[[Callable], Callable],
+    *,
+    warmup_iters: int = 10,
+    benchmark_iters: int = 20,
 ) -> Sequence[BenchmarkRunStatistics]:
     """Times a benchmark's callable as `constructor` compiles it.
 

@@ -56,7 +56,8 @@ def first_step(model: str, peer: str, device: str = "cpu") -> dict[str, Any]:
 
     Returns: `setup_s`, the same for a module of one operation, which pays for imports and tables made on first use;
     `first_s`, the first forward and backward of the model after that; `second_s`, the one after; for thunder
-    `phases_s`, the seconds of each of its phases, and `nodes`, the lines of the captured, forward and backward programs.
+    `phases_s`, the seconds of each of its phases, and `nodes`, the lines of the captured, forward and backward
+    programs.
     """
     setup_s = _timed(make_step("tiny:1", peer, device))
     step = make_step(model, peer, device)

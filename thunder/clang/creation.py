@@ -15,7 +15,7 @@ from thunder.core.promotion import common_dtype, get_numberlike_type, get_number
 
 @clangop()
 def arange(*, start: Any, step: Any, stop: Any, device: Any, dtype: Any = None) -> TensorLike:
-    """start, start + step, ... up to before `stop`; int64 if all three are ints, else the default float, unless given."""
+    """start, start + step, ... up to before `stop`; by default int64 if all three are ints, else the default float."""
     start, step, stop = (get_numberlike_value(x) for x in (start, step, stop))
     check(step != 0, lambda: "arange: step must not be 0", ThunderRuntimeError)
     length = max(0, -((start - stop) // step))

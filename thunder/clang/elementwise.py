@@ -1,4 +1,4 @@
-"""Elementwise functions: primitives after promotion and broadcasting. Tensors of any shapes that broadcast, or numbers."""
+"""Elementwise functions: primitives after promotion and broadcasting, on tensors that broadcast, or numbers."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def _expand_ellipsis(key: tuple, rank: int) -> list:
 
 
 def slice_bounds(key: slice, size: Any) -> tuple[Any, Any, int]:
-    """(start, end, step) of a slice of a dim of `size` elements, within it. Raises ThunderValueError for a step below 1."""
+    """(start, end, step) of a slice, within a dim of `size` elements. Raises ThunderValueError for a step below 1."""
     step = 1 if key.step is None else get_numberlike_value(key.step)
     check(step > 0, lambda: "slice step must be positive", ThunderValueError)
 

@@ -159,7 +159,7 @@ def stack(tensors: list[TensorLike], dim: int) -> TensorLike:
 
 @clangop()
 def diagonal(a: TensorLike, offset: int = 0, dim1: int = 0, dim2: int = 1) -> TensorLike:
-    """The diagonals of the planes of `dim1` and `dim2`, in a new last dim; `offset` above (below, if negative) the main one."""
+    """The diagonals of the planes of two dims, in a new last dim; `offset` above (below, if negative) the main one."""
     dim1, dim2 = canonicalize_dim(a.ndim, dim1), canonicalize_dim(a.ndim, dim2)
     check(dim1 != dim2, lambda: "diagonal: the two dims are the same", ThunderRuntimeError)
     rows, columns = a.shape[dim1], a.shape[dim2]

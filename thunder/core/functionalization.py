@@ -169,7 +169,8 @@ class Functionalizer:
             self.info.add_root(o, current)
             return
         # Another output of the same node has this memory already: the same tensor, or another part of a hidden base.
-        is_same = same_geometry(o, self.info.values[storage.root].proxy)
+        is_empty = any(type(size) is int and size == 0 for size in o.shape)
+        is_same = not is_empty and same_geometry(o, self.info.values[storage.root].proxy)
         self.info.values[o.name] = Value(o, storage.root if is_same else None, None, None, True, current, storage.version)
         storage.members.append(o.name)
 
@@ -309,7 +310,9 @@ class Functionalizer:
             raise UnsupportedOpError(f"{node.sym.name} writes one tensor but computes several")
         like = target.replace(name=target.name, dtype=result.dtype, shape=result.shape, layout=None)
         sym = symbol_for(twin.fn)
-        out = self._emit(sym, args, kwargs, like=like, requires_grad=requires_grad and sym.traits.is_differentiable)
+        is_inexact = like.torch_dtype.is_floating_point or like.torch_dtype.is_complex
+        requires_grad = requires_grad and sym.traits.is_differentiable and is_inexact
+        out = self._emit(sym, args, kwargs, like=like, requires_grad=requires_grad)
         if out.dtype != target.dtype:
             out = self._emit(symbol_for(torch.Tensor.to), (out, target.torch_dtype), like=target, requires_grad=requires_grad)  # fmt: skip
         self._check_shape(node, out, target)

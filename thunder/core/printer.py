@@ -16,9 +16,10 @@ import torch
 
 from thunder.core import devices, dtypes
 from thunder.core.errors import ThunderTypeError
+from thunder.core.options import env
 from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
 from thunder.core.sizes import SYMBOLIC_TYPES, size_expression
-from thunder.core.symbol import BoundSymbol, Symbol
+from thunder.core.symbol import BoundSymbol, Symbol, default_python_printer
 
 if TYPE_CHECKING:
     from thunder.core.trace import TraceCtx
@@ -279,6 +280,16 @@ def print_node(bsym: BoundSymbol, ctx: _Context, depth: int, indent: int = 0, co
     return lines
 
 
+def _annotated(bsym: BoundSymbol, lines: list[str], ctx: _Context) -> list[str]:
+    """The lines of a node inside a range that profilers show under the operation's name and the user's line."""
+    if bsym.sym.python_impl is None or bsym.sym.python_printer is not default_python_printer:
+        return lines
+    ctx.need("torch", torch)
+    source = bsym.origin.source
+    name = bsym.sym.name if source is None else f"{bsym.sym.name} {source}"
+    return [f"with torch.profiler.record_function({name!r}):", *(_INDENT + line for line in lines)]
+
+
 def _argument_comments(trace: TraceCtx, body: Sequence[str]) -> list[str]:
     """The types of the arguments, but of those that an unpacking node shows."""
     shown = set(body)
@@ -295,6 +306,7 @@ def print_trace(trace: TraceCtx, *, print_depth: int = 1, include_decorators: bo
     """The whole program. O(nodes) at depth 1; deeper levels run the decompositions."""
     ctx = _Context(taken=trace.names | {o.name for n in trace.bound_symbols for o in n.flat_proxy_outs})
     body: list[str] = []
+    is_annotated = env("THUNDER_ANNOTATE_TRACES")
     last_source = None
     for bsym in trace.bound_symbols:
         source = bsym.origin.source
@@ -302,7 +314,8 @@ def print_trace(trace: TraceCtx, *, print_depth: int = 1, include_decorators: bo
             code = source.code.strip().partition("\n")[0]
             body += ["", f"{_INDENT}# {source}: \t{code}"]
             last_source = source
-        body += [_INDENT + line for line in print_node(bsym, ctx, print_depth)]
+        printed = print_node(bsym, ctx, print_depth)
+        body += [_INDENT + line for line in (_annotated(bsym, printed, ctx) if is_annotated else printed)]
     if include_decorators:
         ctx.need("torch", torch)
     lines: list[str] = [] if trace.get_provenance() is None else [str(trace.get_provenance())]

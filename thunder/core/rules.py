@@ -38,7 +38,7 @@ def register_vjp(sym_or_id: Any) -> Callable[[VjpRule], VjpRule]:
 
 
 def register_grad(sym_or_id: Any, gradfn: Callable) -> None:
-    """`gradfn(*args, **kwargs)` computes the forward, calls `get_grad(out)` and `put_grad(arg, g)`, returns the forward."""
+    """`gradfn(*args, **kwargs)` computes and returns the forward, and calls `get_grad(out)` and `put_grad(arg, g)`."""
     _grad_rules[_id_of(sym_or_id)] = gradfn
 
 

@@ -15,21 +15,23 @@ from typing import Any
 
 import torch
 import torch._dynamo
-from torch._dynamo.convert_frame import compile_lock
-from torch._dynamo.variables import ConstDictVariable, ListVariable
 from torch._dispatch.python import enable_python_dispatcher
-from torch._dynamo.variables import higher_order_ops
+from torch._dynamo.convert_frame import compile_lock
+from torch._dynamo.variables import ConstDictVariable, ListVariable, higher_order_ops
 from torch._guards import TracingContext, tracing
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
-from torch.fx.experimental.symbolic_shapes import CallMethodKey, guard_or_false, guard_or_true
-from torch.utils._pytree import SequenceKey
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor, FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import CallMethodKey, guard_or_false, guard_or_true
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._pytree import SequenceKey
 
 __all__ = [
     "CallMethodKey", "SequenceKey", "enable_python_dispatcher", "guard_or_false", "guard_or_true",
-    "DataDependentOutputException", "FakeTensor", "FakeTensorMode", "HigherOrderOperator", "OpOverload", "OpOverloadPacket", "TorchDispatchMode",
-    "aten_packet", "compile_with_dynamo", "fake_mode_of_tracing", "compile_with_inductor", "is_functorch_value", "is_mutable", "no_autocast", "capture_setting", "expression_of", "guards_of_capture", "source_of_input", "without_saved_tensor_hooks", "load_inductor_artifact", "storage_key",
+    "DataDependentOutputException", "FakeTensor", "FakeTensorMode", "HigherOrderOperator", "OpOverload",
+    "OpOverloadPacket", "TorchDispatchMode",
+    "aten_packet", "capture_setting", "compile_with_dynamo", "compile_with_inductor", "expression_of",
+    "fake_mode_of_tracing", "guards_of_capture", "is_functorch_value", "is_mutable", "load_inductor_artifact",
+    "no_autocast", "source_of_input", "storage_key", "without_saved_tensor_hooks",
     "tracing_fake_mode",
 ]  # fmt: skip
 
@@ -45,7 +47,10 @@ _SETTINGS = {
 
 
 class _Watched:
-    """Dynamo's frame conversion with something around it. Its cache goes by the backend, found through `_torchdynamo_orig_backend`."""
+    """Dynamo's frame conversion with something around it.
+
+    Dynamo's cache goes by the backend, which it finds through `_torchdynamo_orig_backend`.
+    """
 
     def __init__(self, convert: Callable, around: Callable[[Callable[[], Any]], Any]):
         self._torchdynamo_orig_backend = convert
@@ -104,7 +109,7 @@ def compile_with_dynamo(
     guard_failed: Callable[[str], None],
     guard_filter: Callable[[Any], Any] | None = None,
 ) -> Callable:
-    """`torch.compile(fullgraph=True)` with a cache of its own and no limit on recompilations, where this torch offers that.
+    """`torch.compile(fullgraph=True)` with a cache of its own, where this torch offers that.
 
     Args:
         around: called with each capture to be made, a function without arguments; returns what that returns.
@@ -171,10 +176,10 @@ def _silenced(logger: logging.Logger) -> Iterator[None]:
 
 @contextmanager
 def capture_setting() -> Iterator[None]:
-    """How Dynamo captures in this block: without a limit on recompilations, guarding what it may leave out, and quietly.
+    """How Dynamo captures in this block: without a limit on recompilations, guarding what it may leave out, quietly.
 
-    Errors come as exceptions, so torch need not log them, too. One thread at a time is inside: torch's settings, warning
-    filters and loggers are the process's.
+    Errors come as exceptions, so torch need not log them, too. One thread at a time is inside: torch's settings,
+    warning filters and loggers are the process's.
     """
     with (
         compile_lock,
@@ -213,7 +218,7 @@ def source_of_input(placeholder: Any) -> Any:
 
 
 def without_saved_tensor_hooks() -> AbstractContextManager[None]:
-    """In this block, what autograd saves stays as it is: the hooks in force are for the user's program, not for ours."""
+    """In this block, what autograd saves stays as it is: the hooks in force are for the user's program."""
     if torch._C._autograd._top_saved_tensors_default_hooks(True) is None:
         return nullcontext()
     return torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t)

@@ -10,18 +10,18 @@ from typing import Any
 import torch
 from torch import fx
 
-from thunder.common import CompileData
 from thunder.core.errors import ThunderTypeError, ThunderValueError
 from thunder.core.log import get_logger
 from thunder.core.options import CompileOptions, resolve_cache_option, resolve_sharp_edges_option
+from thunder.core.torch_compat import note_gradient_counts
 from thunder.core.trace import TraceCtx
 from thunder.core.transform_common import Transform
-from thunder.core.torch_compat import note_gradient_counts
 from thunder.dynamo.pieces import PieceCompiler, SplitProgram, ThunderPiece
 from thunder.dynamo.repro import write_reproducers
 from thunder.dynamo.utils import CompilerType, SubgraphInfo, get_split_reasons_string, input_to_example_input_meta
 from thunder.extend.registry import resolve_executors
 from thunder.frontend.capture import CaptureSettings
+from thunder.frontend.records import CompileData
 
 _log = get_logger("split")
 
@@ -36,7 +36,7 @@ class ThunderCompiler:
     """A backend for `torch.compile`: thunder runs what it can of each graph, eager or Inductor the rest.
 
     Args:
-        fallback: who runs what thunder cannot: "eager"; "inductor"; or "auto", Inductor for pieces that are large enough.
+        fallback: who runs what thunder cannot: "eager", "inductor", or "auto" (Inductor for pieces that are large).
         thunder_options: keywords of `thunder.jit`, compile options among them. `fusion_type` is "dataflow" by default.
 
     Attributes:
@@ -50,7 +50,7 @@ class ThunderCompiler:
 
     def __init__(self, *, fallback: str = "auto", **thunder_options: Any) -> None:
         if fallback not in FALLBACKS:
-            raise ThunderValueError(f'fallback must be one of {", ".join(FALLBACKS)}, but got {fallback!r}')
+            raise ThunderValueError(f"fallback must be one of {', '.join(FALLBACKS)}, but got {fallback!r}")
         note_gradient_counts()
         self.fallback = fallback
         self.thunder_options = {"fusion_type": "dataflow", "thunderfx_disable_split_autograd": True, **thunder_options}
@@ -105,8 +105,12 @@ class ThunderCompiler:
         if not self.subgraph_infos:
             raise ThunderTypeError(f"{self} has not been called yet, so there is nothing to reproduce")
         write_reproducers(
-            self.subgraph_infos, reproducer_folder, self.thunder_options, benchmark=use_pytest_benchmark, serialize=serialize_inputs
-        )  # fmt: skip
+            self.subgraph_infos,
+            reproducer_folder,
+            self.thunder_options,
+            benchmark=use_pytest_benchmark,
+            serialize=serialize_inputs,
+        )
 
 
 def _describe(gm: fx.GraphModule, program: SplitProgram) -> SubgraphInfo:
@@ -123,7 +127,7 @@ def _describe(gm: fx.GraphModule, program: SplitProgram) -> SubgraphInfo:
 
 
 class ThunderFXCompiledObject:
-    """A function or module compiled by `thunderfx`; called as the original is. Attributes of a module are reached through it."""
+    """A function or module compiled by `thunderfx`; called as the original is. Its attributes are the original's."""
 
     def __init__(self, backend: ThunderCompiler, func: Callable):
         self._backend = backend

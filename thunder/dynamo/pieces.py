@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import fx
 
-from thunder.common import CompileData, CompileStats
 from thunder.core.errors import TraceVerificationError, UnsupportedOpError
 from thunder.core.log import get_logger
 from thunder.dynamo.splitter import Piece, body_nodes, connect, extract, parent_module, partition
@@ -18,6 +17,7 @@ from thunder.dynamo.utils import CompiledFunction, CompilerType, SplitReasonType
 from thunder.extend.registry import resolve_executors
 from thunder.frontend.capture import CaptureSettings, CompiledGraph
 from thunder.frontend.lowering import example_value
+from thunder.frontend.records import CompileData, CompileStats
 from thunder.pipeline import Program
 
 _log = get_logger("split")
@@ -145,7 +145,9 @@ class PieceCompiler:
     def _single(self, whole: ThunderPiece) -> SplitProgram:
         result = next(n for n in self.gm.graph.nodes if n.op == "output")
         piece = Piece(body_nodes(self.gm), True, self.placeholders, list(result.all_input_nodes), self.gm)
-        program = SplitProgram([piece], {piece: CompiledFunction(whole, CompilerType.THUNDER)}, {}, *self._wrapped(whole))
+        program = SplitProgram(
+            [piece], {piece: CompiledFunction(whole, CompilerType.THUNDER)}, {}, *self._wrapped(whole)
+        )
         program.entry = whole
         return program
 
@@ -198,7 +200,7 @@ class PieceCompiler:
         return ThunderPiece(piece.module, self.settings, self.data, examples, grad_enabled=self.grad_at[piece.nodes[0]])
 
     def _culprits(self, piece: Piece, e: Exception) -> Reasons:
-        """The node without which a piece compiles: the last of the shortest beginning that fails. O(log nodes) attempts."""
+        """The node without which a piece compiles: the last of the shortest beginning that fails. Tries O(log n)."""
         self._searches += 1
         if self._searches > _MAX_SEARCHES:
             return {n: failed_to_compile(n, e) for n in piece.nodes}
@@ -226,7 +228,11 @@ class PieceCompiler:
         for index, piece in enumerate(pieces):
             fn = self._compiled_function(piece, reasons)
             compiled[piece] = fn
-            kind = {CompilerType.THUNDER: "thunder", CompilerType.TORCH_INDUCTOR: "inductor", CompilerType.EAGER: "eager"}
+            kind = {
+                CompilerType.THUNDER: "thunder",
+                CompilerType.TORCH_INDUCTOR: "inductor",
+                CompilerType.EAGER: "eager",
+            }
             names.append(f"{kind[fn.compiler]}_{index}")
         original = parent_module(self.gm, pieces, names)
         split = parent_module(self.gm, pieces, names)

@@ -45,7 +45,8 @@ class FXGraphReport:
         self.ops = [name for name, _ in counted.most_common()]
 
     def __str__(self) -> str:
-        return f"<{type(self).__name__} {self.graph_name}: {len(body_nodes(self.graph))} operations: {', '.join(self.ops)}>"
+        count = len(body_nodes(self.graph))
+        return f"<{type(self).__name__} {self.graph_name}: {count} operations: {', '.join(self.ops)}>"
 
     def make_example_inputs(self) -> list[Any]:
         """Random inputs like those at capture."""
@@ -77,15 +78,21 @@ class FXGraphReport:
             thunder_options=thunder_options,
         )  # fmt: skip
 
-    def write_eager_repro(self, folder: str | os.PathLike, use_benchmark: bool = False, serialize_inputs: bool = False) -> Path:
+    def write_eager_repro(
+        self, folder: str | os.PathLike, use_benchmark: bool = False, serialize_inputs: bool = False
+    ) -> Path:
         """`write_repro` for the graph as it is."""
         return self.write_repro(folder, "eager", use_benchmark=use_benchmark, serialize_inputs=serialize_inputs)
 
-    def write_thunder_repro(self, folder: str | os.PathLike, use_benchmark: bool = False, serialize_inputs: bool = False) -> Path:
+    def write_thunder_repro(
+        self, folder: str | os.PathLike, use_benchmark: bool = False, serialize_inputs: bool = False
+    ) -> Path:
         """`write_repro` for `thunder.jit`."""
         return self.write_repro(folder, "thunder", use_benchmark=use_benchmark, serialize_inputs=serialize_inputs)
 
-    def write_inductor_repro(self, folder: str | os.PathLike, use_benchmark: bool = False, serialize_inputs: bool = False) -> Path:
+    def write_inductor_repro(
+        self, folder: str | os.PathLike, use_benchmark: bool = False, serialize_inputs: bool = False
+    ) -> Path:
         """`write_repro` for Inductor."""
         return self.write_repro(folder, "inductor", use_benchmark=use_benchmark, serialize_inputs=serialize_inputs)
 
@@ -136,8 +143,13 @@ class ThunderSplitGraphReport(FXGraphReport):
     """
 
     def __init__(
-        self, graph: fx.GraphModule, graph_name: str, compiled_fn: ThunderPiece, thunder_options: dict[str, Any], split_reason: str
-    ):  # fmt: skip
+        self,
+        graph: fx.GraphModule,
+        graph_name: str,
+        compiled_fn: ThunderPiece,
+        thunder_options: dict[str, Any],
+        split_reason: str,
+    ):
         super().__init__(graph, graph_name, _metas_of(graph))
         self.compiled_fn = compiled_fn
         self.thunder_options = thunder_options
@@ -146,7 +158,9 @@ class ThunderSplitGraphReport(FXGraphReport):
         self.fwd_trc: TraceCtx = stats.last_traces[-1]
         self.bwd_trc: TraceCtx | None = stats.last_backward_traces[-1] if stats.last_backward_traces else None
 
-    def write_thunder_repro(self, folder: str | os.PathLike, use_benchmark: bool = False, serialize_inputs: bool = False) -> Path:
+    def write_thunder_repro(
+        self, folder: str | os.PathLike, use_benchmark: bool = False, serialize_inputs: bool = False
+    ) -> Path:
         """`write_repro` for `thunder.jit` with the options that the piece was compiled with."""
         return self.write_repro(
             folder, "thunder", use_benchmark=use_benchmark, serialize_inputs=serialize_inputs,

@@ -52,7 +52,7 @@ if __name__ == "__main__":
 
 
 def options_to_str(thunder_options: dict[str, Any]) -> str:
-    """Options as keyword arguments in source, each after ", ". Transforms have no source and are left out, with a comment by the caller."""
+    """Options as keyword arguments in source, each after ", ". Transforms have no source and are left out."""
     parts = []
     for name, value in thunder_options.items():
         if name == "transforms":
@@ -91,7 +91,7 @@ class _Source:
 
     def _attribute(self, value: Any, target: str, class_name: str, path: str) -> list[str]:
         if "." in target:
-            raise ThunderValueError(f"the graph reads {target}, an attribute of a module that is no graph: it has no source")
+            raise ThunderValueError(f"the graph reads {target}, of a module that is no graph: it has no source")
         if isinstance(value, fx.GraphModule):
             inner = f"{class_name}_{target}"
             self.add(value, inner, f"{path}{target}.")
@@ -106,7 +106,9 @@ class _Source:
 
     def _import(self, name: str, value: Any) -> None:
         if isinstance(value, ModuleType):
-            self.imports[name] = f"import {value.__name__}" if name == value.__name__ else f"import {value.__name__} as {name}"
+            self.imports[name] = (
+                f"import {value.__name__}" if name == value.__name__ else f"import {value.__name__} as {name}"
+            )
             return
         module, path = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
         if isinstance(value, float):
@@ -143,7 +145,14 @@ def graph_script(
     if serialize:
         data["inputs"] = [example_input_meta_to_input(m) for m in input_metas]
     lines = [f"# {line}" for line in comment.splitlines()]
-    lines += [f"# torch {torch.__version__}", "import time", "from pathlib import Path", "", "import torch", "import thunder"]
+    lines += [
+        f"# torch {torch.__version__}",
+        "import time",
+        "from pathlib import Path",
+        "",
+        "import torch",
+        "import thunder",
+    ]
     lines += ["from thunder.dynamo.utils import ExampleInputMetaData, example_input_meta_to_input"]
     lines += sorted({line for name, line in source.imports.items() if name != "torch"})
     lines += [""]
@@ -187,15 +196,10 @@ def write_reproducers(
     for graph_index, info in enumerate(infos):
         pieces = [m for m, c in info.submodule_to_compiled_functions.items() if c.compiler is CompilerType.THUNDER]
         for index, gm in enumerate(pieces):
-            metas = [
-                input_to_example_input_meta(example_value(n)) for n in gm.graph.nodes if n.op == "placeholder"
-            ]  # fmt: skip
+            inputs = [example_value(n) for n in gm.graph.nodes if n.op == "placeholder"]
+            metas = [input_to_example_input_meta(e) for e in inputs]
             name = f"graph{graph_index}_thunder_{index}_{'benchmark' if benchmark else 'repro'}.py"
             comment = get_split_reasons_string(info)
-            paths.append(
-                write_script(
-                    folder, name, gm, metas, thunder_options=thunder_options, benchmark=benchmark, comment=comment,
-                    serialize=serialize,
-                )  # fmt: skip
-            )
+            how = {"benchmark": benchmark, "comment": comment, "serialize": serialize}
+            paths.append(write_script(folder, name, gm, metas, thunder_options=thunder_options, **how))
     return paths

@@ -92,7 +92,7 @@ def connect(gm: fx.GraphModule, pieces: Sequence[Piece]) -> None:
     entering: dict[Piece, dict[fx.Node, None]] = {p: {} for p in pieces}
     for piece in pieces:
         needed = dict.fromkeys(symbols[s] for s in _symbols_of(piece) if s in symbols) if piece.is_supported else {}
-        for source in (*needed, *(n for node in piece.nodes for n in node.all_input_nodes)):
+        for source in (*needed, *(source for node in piece.nodes for source in node.all_input_nodes)):
             if source.op == "get_attr" or owner.get(source) is piece:
                 continue
             entering[piece].setdefault(source)
@@ -121,7 +121,8 @@ def _symbols_of(piece: Piece) -> dict[str, None]:
     """The symbolic numbers that a piece's values are described by and that it does not define."""
     found: dict[str, None] = {}
     own: set[str] = set()
-    for node in (*piece.nodes, *(n for node in piece.nodes for n in node.all_input_nodes)):
+    read = [source for node in piece.nodes for source in node.all_input_nodes]
+    for node in (*piece.nodes, *read):
         own |= {str(s) for s in node.meta.get("unbacked_bindings") or ()}
         for leaf in tree_iter(example_value(node)):
             numbers = (*leaf.shape, *leaf.stride()) if _is_strided(leaf) else (leaf,)

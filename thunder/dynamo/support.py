@@ -86,7 +86,10 @@ def _reason(node: fx.Node, e: Exception) -> SplitReason:
     if node.op == "call_module" or _is_state_change(node) or _is_functorch(node):
         kind, info = SplitReasonType.UNSUPPORTED_NODE, f"{name} cannot be part of a trace"
     elif isinstance(node.target, HigherOrderOperator):
-        kind, info = SplitReasonType.MISSING_OP_SUPPORT, f"the operator {name}, or an operation inside, is not supported"
+        kind, info = (
+            SplitReasonType.MISSING_OP_SUPPORT,
+            f"the operator {name}, or an operation inside, is not supported",
+        )
     elif isinstance(e, UnsupportedOpError):
         kind, info = SplitReasonType.MISSING_OP_SUPPORT, f"{name} is not supported"
     else:

@@ -110,13 +110,13 @@ def _ints(values: Sequence[Any]) -> list[int]:
 
 
 def _is_contiguous(shape: list[int], strides: list[int]) -> bool:
-    """Whether elements lie in row-major order. Asked of the numbers: a symbolic tensor would guard on the answer."""
+    """Whether elements lie in row-major order. Asked of numbers: a symbolic tensor would guard on the answer."""
     wanted = contiguous_strides(tuple(shape))
     return 0 in shape or all(n == 1 or s == w for n, s, w in zip(shape, strides, wanted, strict=True))
 
 
 def input_to_example_input_meta(x: Any) -> Any:
-    """A tensor's metadata; a tuple or list of such; a symbolic number as its value at capture; any other value as it is."""
+    """A tensor's metadata, in tuples and lists too; a symbolic number as its value at capture; others as they are."""
     if isinstance(x, list | tuple):
         return type(x)(input_to_example_input_meta(v) for v in x)
     if isinstance(x, SYMBOLIC_TYPES):
@@ -138,14 +138,16 @@ def input_to_example_input_meta(x: Any) -> Any:
 
 
 def example_input_meta_to_input(meta: Any) -> Any:
-    """An input with the given metadata: standard normal where it is floating point, else small non-negative integers."""
+    """An input with the given metadata: standard normal where floating point, else small non-negative integers."""
     if isinstance(meta, list | tuple):
         return type(meta)(example_input_meta_to_input(m) for m in meta)
     if not isinstance(meta, ExampleInputMetaData):
         return meta
     size = meta.storage_shape[0]
     if meta.dtype.is_floating_point or meta.dtype.is_complex:
-        storage = torch.randn(size, device=meta.device, dtype=torch.promote_types(meta.dtype, torch.float32)).to(meta.dtype)
+        storage = torch.randn(size, device=meta.device, dtype=torch.promote_types(meta.dtype, torch.float32)).to(
+            meta.dtype
+        )
     else:
         low, high = meta.min_val or 0, 2 if meta.max_val is None else meta.max_val + 1
         storage = torch.randint(low, high, (size,), device=meta.device).to(meta.dtype)

@@ -18,7 +18,7 @@ from thunder.core.log import get_logger
 from thunder.core.origin import RECOMPUTE_IN_BACKWARD, Origin, origin
 from thunder.core.proxies import FutureTensorProxy, Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol
-from thunder.core.torch_compat import OpOverload, aten_packet
+from thunder.core.torch_compat import OpOverload
 from thunder.core.trace import TraceCtx, from_trace
 from thunder.core.tracing import tracectx
 from thunder.core.transforms.dce import live_nodes
@@ -83,14 +83,8 @@ class _Memory:
 
 
 def may_share_memory(node: BoundSymbol) -> bool:
-    """Whether outputs may lie in the memory of inputs: by schema of any overload, or as new names of that memory."""
-    if node.written or node.sym is prims.update_aliases or may_be_view(node):
-        return True
-    packet = None if isinstance(node.sym.torch_fn, OpOverload) else aten_packet(node.sym.name)
-    if packet is None:
-        return False
-    returns = [r for name in packet.overloads() for r in getattr(packet, name)._schema.returns]
-    return any(r.alias_info is not None and not r.alias_info.is_write for r in returns)
+    """Whether outputs may lie in the memory of inputs: as views, or as new names of that memory."""
+    return bool(node.written) or node.sym is prims.update_aliases or may_be_view(node)
 
 
 def _memory_of(trace: TraceCtx, nodes: Sequence[BoundSymbol]) -> _Memory:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from thunder.core.errors import UnsupportedOpError
 from thunder.core.proxies import TensorProxy
 from thunder.core.pytree import tree_flatten, tree_iter, tree_unflatten
 from thunder.core.torch_compat import TorchDispatchMode
 from thunder.torch.fakes import call_key, fake_mode, quiet_autocast, to_fake, to_real_leaf
-from thunder.core.errors import UnsupportedOpError
 
 if TYPE_CHECKING:
     from thunder.frontend.lowering import Lowering
@@ -87,7 +87,9 @@ class _Recorder(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def _recorded(fn: Any, flat: list, spec: Any, cast: torch.dtype | None, autocast: dict[str, torch.dtype]) -> list | None:
+def _recorded(
+    fn: Any, flat: list, spec: Any, cast: torch.dtype | None, autocast: dict[str, torch.dtype]
+) -> list[Hashable] | None:
     """The aten calls of `fn`, with floating-point tensors first cast to `cast`; None where it raises."""
     fakes: dict[str, torch.Tensor] = {}
 
@@ -136,8 +138,8 @@ def _needed_cast(fn: Any, args: tuple, kwargs: dict[str, Any], on: dict[str, tor
             _casts[key] = cast
             return cast
     raise UnsupportedOpError(
-        f"autocast converts values inside {getattr(fn, '__name__', fn)}; call it with autocast disabled, or convert its "
-        f"inputs yourself"
+        f"autocast converts values inside {getattr(fn, '__name__', fn)}; call it with autocast disabled, or convert "
+        f"its inputs yourself"
     )
 
 
@@ -148,11 +150,12 @@ def autocast_call(lowering: Lowering, fn: Any, args: tuple, kwargs: dict[str, An
         flat, spec = tree_flatten((args, kwargs))
         converted: dict[str, Any] = {}
         for leaf in flat:
-            if isinstance(leaf, TensorProxy) and is_castable(leaf) and leaf.torch_dtype is not cast:
-                if leaf.name not in converted:
-                    converted[leaf.name] = lowering.plain_call(
-                        torch.Tensor.to, (leaf, cast), {}, None, f"{leaf.name}_cast"
-                    )
+            if not isinstance(leaf, TensorProxy) or leaf.name in converted:
+                continue
+            if is_castable(leaf) and leaf.torch_dtype is not cast:
+                converted[leaf.name] = lowering.plain_call(
+                    torch.Tensor.to, (leaf, cast), {}, None, f"{leaf.name}_cast"
+                )
         args, kwargs = tree_unflatten(
             [converted.get(v.name, v) if isinstance(v, TensorProxy) else v for v in flat], spec
         )

@@ -17,14 +17,14 @@ from thunder.core.options import CompileOptions
 from thunder.core.passes import PassContext
 from thunder.core.proxies import TensorProxy
 from thunder.core.pytree import tree_flatten
-from thunder.core.torch_compat import fake_mode_of_tracing, tracing_fake_mode, without_saved_tensor_hooks
+from thunder.core.torch_compat import FakeTensorMode, fake_mode_of_tracing, tracing_fake_mode, without_saved_tensor_hooks
 from thunder.core.trace import TraceCtx
 from thunder.core.tracing import tracectx
 from thunder.extend.executor import lookasides_of
 from thunder.frontend.autocasting import AutocastState
 from thunder.frontend.lowering import Lowering, example_value, input_name
-from thunder.frontend.version_checks import Refusals, fake_like, refusals_of_graph
 from thunder.frontend.prologue import Prologue
+from thunder.frontend.version_checks import Refusals, fake_like, refresh_examples, refusals_of_graph
 from thunder.pipeline import Program, compile_program
 from thunder.runtime import run
 
@@ -75,6 +75,8 @@ class CompiledGraph:
         self._requires_grad = tuple(requires_grad)
         self.writes_memory = True
         self._first_pattern = pattern = input_overlap_pattern(list(example_inputs))
+        if self.fake_mode is not None:
+            refresh_examples(gm, self.fake_mode, self._fake_inputs(example_inputs, self.fake_mode))
         self.programs[pattern] = self._compile(pattern)
         self._refusals = self._find_refusals(example_inputs) if refusals is None else refusals
         self._grad_after = None if self._grad_at_end == self.grad_enabled else self._grad_at_end
@@ -103,14 +105,19 @@ class CompiledGraph:
         """Where eager's backward raises because of a write; looked for in programs that write what autograd tracks."""
         if not self._writes_tracked or self.fake_mode is None:
             return Refusals()
+        inputs = self._fake_inputs(example_inputs, self.fake_mode)
+        return refusals_of_graph(self.gm, self.fake_mode, inputs)
+
+    def _fake_inputs(self, example_inputs: Sequence[Any], mode: FakeTensorMode) -> list[Any]:
+        """Fake inputs like those of the capture, in memory of their own."""
         placeholders = [n for n in self.gm.graph.nodes if n.op == "placeholder"]
         inputs = []
         for node, example, requires_grad in zip(placeholders, example_inputs, self._requires_grad, strict=True):
             fake = example_value(node)
             is_leaf = not isinstance(example, torch.Tensor) or example.is_leaf
             is_tensor = isinstance(fake, torch.Tensor)
-            inputs.append(fake_like(fake, self.fake_mode, requires_grad, is_leaf) if is_tensor else fake)
-        return refusals_of_graph(self.gm, self.fake_mode, inputs)
+            inputs.append(fake_like(fake, mode, requires_grad, is_leaf) if is_tensor else fake)
+        return inputs
 
     def _compile_late(self, pattern: tuple) -> Program:
         """The program for another way in which inputs share memory, met when Dynamo's compilation is long over.
@@ -135,7 +142,11 @@ class CompiledGraph:
             ctx.phase_ns["lowering"] = time.perf_counter_ns() - start
             differentiable = self._is_tracked and not settings.disable_torch_autograd
             program = compile_program(
-                trace, ctx, differentiable=differentiable, transforms=settings.transforms, make_prologue=self._prologue.trace
+                trace,
+                ctx,
+                differentiable=differentiable,
+                transforms=settings.transforms,
+                make_prologue=self._prologue.trace,
             )
         program.phase_ns = ctx.phase_ns
         settings.on_compile(self, program)

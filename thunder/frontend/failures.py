@@ -71,8 +71,8 @@ def _line_of(e: Any, fn: Callable) -> str:
     if innermost is not None and innermost not in frames:
         frames.append(innermost)
     # torch.nn's own line says more than thunder's call of the module.
-    chosen = [f for f in frames if _is_user_frame(f.filename)] or [f for f in frames if "nn" in f.filename.split(os.sep)]
-    if chosen:
+    chosen = [f for f in frames if _is_user_frame(f.filename)]
+    if chosen := chosen or [f for f in frames if "nn" in f.filename.split(os.sep)]:
         frame = chosen[-1]
         return "\n" + user_location((frame.filename, frame.lineno or 0, frame.line))
     code = getattr(inspect.unwrap(fn), "__code__", None)

@@ -411,6 +411,8 @@ class Lowering:
         return self.call(fn, args, kwargs, example, node.name)
 
     def _property(self, a: TensorProxy, attribute: str, example: Any, name: str) -> Any:
+        if attribute == "data":
+            return self.call(torch.Tensor.detach, (a,), {}, example, name)
         return self.call(getattr(torch.Tensor, attribute).__get__, (a,), {}, example, name)
 
 

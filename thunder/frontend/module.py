@@ -17,9 +17,9 @@ from thunder.core.errors import ThunderTypeError
 _METHODS = (
     "add_module", "apply", "bfloat16", "buffers", "children", "cpu", "cuda", "double", "eval", "float", "get_buffer",
     "get_extra_state", "get_parameter", "get_submodule", "half", "ipu", "load_state_dict", "modules", "mtia",
-    "named_children", "named_modules", "named_parameters", "parameters", "register_buffer", "register_load_state_dict_post_hook",
-    "register_load_state_dict_pre_hook", "register_module", "register_parameter", "register_state_dict_post_hook",
-    "register_state_dict_pre_hook", "requires_grad_", "set_extra_state", "set_submodule", "share_memory", "state_dict",
+    "named_children", "named_modules", "named_parameters", "parameters", "register_buffer",
+    "register_load_state_dict_post_hook", "register_load_state_dict_pre_hook", "register_module",
+    "register_parameter", "register_state_dict_post_hook", "register_state_dict_pre_hook", "requires_grad_", "set_extra_state", "set_submodule", "share_memory", "state_dict",
     "to", "to_empty", "train", "type", "xpu", "zero_grad", "_apply", "_load_from_state_dict", "_save_to_state_dict",
 )  # fmt: skip
 
@@ -106,7 +106,7 @@ class ThunderModule(torch.nn.Module):
             return self._model(*args, **kwargs)
         return self._forward_fn(*args, **kwargs)
 
-    # The original's call runs its own hooks, so nn.Module's machinery is left out here, unless hooks were put on this one.
+    # The original's call runs its own hooks, so nn.Module's machinery is left out, unless hooks were put on this one.
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._forward_hooks or self._forward_pre_hooks or self._backward_hooks or self._backward_pre_hooks:
             return super().__call__(*args, **kwargs)

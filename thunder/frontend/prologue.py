@@ -1,7 +1,7 @@
 """The prologue: what a program takes from a call, and what has to be so for the program to fit the call.
 
-Dynamo's guards, compiled to C++, do the checking. The trace made here says the same in Python; run with the call's locals
-and globals it gives the program's inputs, or raises GuardError where a tensor does not fit.
+Dynamo's guards, compiled to C++, do the checking. The trace made here says the same in Python; run with the call's
+locals and globals it gives the program's inputs, or raises GuardError where a tensor does not fit.
 """
 
 from __future__ import annotations

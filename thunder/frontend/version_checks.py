@@ -15,32 +15,35 @@ from torch import fx
 
 from thunder.core.torch_compat import FakeTensorMode, HigherOrderOperator
 
-_REFUSALS = ("modified by an inplace operation", "has been modified inplace", "is being modified inplace")
+_REFUSALS = (
+    "modified by an inplace operation", "has been modified inplace", "is being modified inplace",
+    "derivative for 'inplace version of",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Refusals:
-    """Positions of outputs, and of inputs that the program has written, whose backward raises; with eager's message."""
+    """Positions of outputs, and of inputs that the program has written, whose backward raises; with eager's error."""
 
-    outputs: dict[int, str] = field(default_factory=dict)
-    inputs: dict[int, str] = field(default_factory=dict)
+    outputs: dict[int, RuntimeError] = field(default_factory=dict)
+    inputs: dict[int, RuntimeError] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return bool(self.outputs or self.inputs)
 
     def attach(self, args: Sequence[Any], results: Sequence[Any]) -> None:
         """Makes the backward of one call's results raise."""
-        for messages, tensors in ((self.outputs, results), (self.inputs, args)):
-            for n, message in messages.items():
+        for errors, tensors in ((self.outputs, results), (self.inputs, args)):
+            for n, error in errors.items():
                 t = tensors[n]
                 if isinstance(t, torch.Tensor) and t.requires_grad and not t.is_leaf:
-                    t.register_hook(partial(_refuse, message))
+                    t.register_hook(partial(_refuse, error))
 
 
-def _refuse(message: str, grad: torch.Tensor | None) -> None:
+def _refuse(error: RuntimeError, grad: torch.Tensor | None) -> None:
     if grad is None:  # the result shares a node with one that has a gradient
         return
-    raise RuntimeError(message)
+    raise type(error)(str(error))
 
 
 def refusals_of(inputs: Sequence[Any], outputs: Sequence[Any]) -> Refusals:
@@ -50,13 +53,13 @@ def refusals_of(inputs: Sequence[Any], outputs: Sequence[Any]) -> Refusals:
         for n, t in enumerate(tensors):
             if isinstance(t, torch.Tensor) and _has_history(t):
                 roots.append((kind, n, t))
-    if not roots or _message([t for _, _, t in roots]) is None:
+    if not roots or _error_of([t for _, _, t in roots]) is None:
         return Refusals()
     refused = Refusals()
     for kind, n, t in roots:
-        message = _message([t])
-        if message is not None:
-            getattr(refused, kind)[n] = message
+        error = _error_of([t])
+        if error is not None:
+            getattr(refused, kind)[n] = error
     return refused
 
 
@@ -68,11 +71,11 @@ def _has_history(t: torch.Tensor) -> bool:
         return False
 
 
-def _message(roots: list[torch.Tensor]) -> str | None:
+def _error_of(roots: list[torch.Tensor]) -> RuntimeError | None:
     try:
         torch.autograd.backward(roots, [torch.empty_like(t) for t in roots], retain_graph=True)
     except RuntimeError as e:
-        return str(e) if any(text in str(e) for text in _REFUSALS) else None
+        return type(e)(str(e)) if any(text in str(e) for text in _REFUSALS) else None
     return None
 
 
@@ -113,6 +116,35 @@ def _apply(args: tuple, kwargs: dict[str, Any]) -> Any:
             )
 
     return Saving.apply(*inputs)
+
+
+_METADATA_METHODS = frozenset({"t_", "transpose_", "squeeze_", "unsqueeze_", "swapaxes_", "swapdims_", "as_strided_"})
+
+
+class _Refresh(_Rerun):
+    """Gives each node the result that it has when it runs, where a later call changes that result's shape in place."""
+
+    def run_node(self, n: fx.Node) -> Any:
+        if n.op == "call_method" and n.target in _METADATA_METHODS:
+            changed = self.env[n.args[0]]  # type: ignore[index]
+            kept = torch.ops.aten.alias.default(changed)
+            for earlier in self.env:
+                if earlier.meta.get("example_value") is changed:
+                    earlier.meta["example_value"] = kept
+        result = super().run_node(n)
+        if n.op != "output":
+            n.meta["example_value"] = result
+        return result
+
+
+def refresh_examples(gm: fx.GraphModule, mode: FakeTensorMode, inputs: Sequence[Any]) -> None:
+    """Renews the fake results in a graph from Dynamo, if it has calls that change a tensor's shape in place.
+
+    Dynamo keeps one fake tensor for a value, whose shape is the last one for all of them.
+    """
+    if any(n.op == "call_method" and n.target in _METADATA_METHODS for n in gm.graph.nodes):
+        with mode, torch.no_grad():
+            _Refresh(gm, garbage_collect_values=False).run(*inputs)
 
 
 def refusals_of_graph(gm: fx.GraphModule, mode: FakeTensorMode, inputs: Sequence[Any]) -> Refusals:

@@ -20,7 +20,8 @@ def get_plugin(name: str) -> Callable[[], Any]:
     """The class of the plugin of this name. Raises ThunderValueError, with the nearest name, if there is none."""
     if name not in names_to_plugins:
         known = ", ".join(get_plugin_names()) or "none"
-        raise ThunderValueError(f"unknown plugin {name!r}{did_you_mean(name, get_plugin_names())} Known plugins: {known}")
+        hint = did_you_mean(name, get_plugin_names())
+        raise ThunderValueError(f"unknown plugin {name!r}{hint}. Known plugins: {known}")
     return names_to_plugins[name]
 
 

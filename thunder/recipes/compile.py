@@ -26,7 +26,7 @@ def get_recipe_class(name: str) -> type[Recipe]:
     """The recipe of this name. Raises ThunderValueError, with the nearest name, if there is none."""
     if name not in names_to_recipes:
         known = ", ".join([AUTO, *get_recipes()])
-        raise ThunderValueError(f"unknown recipe {name!r}{did_you_mean(name, get_recipes())} Known recipes: {known}")
+        raise ThunderValueError(f"unknown recipe {name!r}{did_you_mean(name, get_recipes())}. Known recipes: {known}")
     return names_to_recipes[name]
 
 
@@ -62,7 +62,8 @@ def compile(
     if isinstance(recipe, str):
         recipe = Recipe.get_for_model(fn) if recipe == AUTO else get_recipe_class(recipe)()
     if not isinstance(recipe, Recipe):
-        raise ThunderTypeError(f"a recipe is a name or an instance of Recipe, not {recipe!r} of type {type(recipe).__name__}")
+        kind = type(recipe).__name__
+        raise ThunderTypeError(f"a recipe is a name or an instance of Recipe, not {recipe!r} of type {kind}")
     given: list[Any] = [plugins] if isinstance(plugins, Plugin | str) else list(plugins or ())
     recipe.add_plugins([_plugin(p) for p in given])
     return recipe.apply(fn)

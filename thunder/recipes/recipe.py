@@ -106,7 +106,8 @@ class Recipe:
         """Adds plugins after those that are there."""
         for plugin in plugins:
             if not isinstance(plugin, Plugin):
-                raise ThunderTypeError(f"a plugin is an instance of Plugin, not {plugin!r} of type {type(plugin).__name__}")
+                kind = type(plugin).__name__
+                raise ThunderTypeError(f"a plugin is an instance of Plugin, not {plugin!r} of type {kind}")
             self.plugins.append(plugin)
 
     @classmethod
@@ -131,7 +132,7 @@ class Recipe:
     def register(cls, key: str) -> Callable[[type[Recipe]], type[Recipe]]:
         """A class decorator: makes a recipe the automatic one for models whose class path starts with `key`.
 
-        A class path is that of the module and the class, `package.module.Model`; parts match as a whole. "" matches all.
+        A class path is that of the module and the class, `package.module.Model`; parts match as a whole; "" fits all.
         """
 
         def decorate(recipe: type[Recipe]) -> type[Recipe]:
@@ -186,5 +187,6 @@ def _lookaside_executors(lookasides: Sequence[Lookaside]) -> list[Executor]:
         if lookaside.fn not in seen:
             seen.add(lookaside.fn)
             name = f"{getattr(lookaside.replace_with, '__name__', 'lookaside').strip('<>')}_{n}"
-            executor.register_operator(name, like=lookaside.replace_with, fn=lookaside.replace_with, replaces=lookaside.fn)
+            new = lookaside.replace_with
+            executor.register_operator(name, like=new, fn=new, replaces=lookaside.fn)
     return [executor]

@@ -31,7 +31,8 @@ from thunder.torch.registry import _torch_to_thunder_function_map, register_symb
 
 _ROOTS = (_torch, _torch.nn.functional, _torch.special, _torch.Tensor)
 _FAMILIES = (
-    attention, conv_pool, creation, elementwise, indexing, langctx, linalg, losses, nn, norms, random, reductions, shape,
+    attention, conv_pool, creation, elementwise, indexing, langctx, linalg, losses, nn, norms, random, reductions,
+    shape,
 )  # fmt: skip
 
 __all__ = [

@@ -37,7 +37,8 @@ def _factory(name: str, fill: Any) -> Operation:
         return clang.full(shape, fill, device=to_device(device), dtype=to_dtype(dtype))
 
     body.__name__ = body.__qualname__ = name
-    body.__doc__ = f"A tensor {'of undefined values' if fill is None else f'full of {fill}s'} of a shape given as one sequence or size by size."
+    values = "of undefined values" if fill is None else f"full of {fill}s"
+    body.__doc__ = f"A tensor {values} of a shape given as one sequence or size by size."
     return op(getattr(torch, name))(body)
 
 

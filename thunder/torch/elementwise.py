@@ -188,7 +188,8 @@ def div(input: Any, other: Any, *, rounding_mode: str | None = None) -> TensorPr
 _BINARY = {
     "mul": (torch.multiply,), "true_divide": (), "floor_divide": (), "fmod": (), "remainder": (),
     "atan2": (torch.arctan2,), "copysign": (), "nextafter": (), "maximum": (), "minimum": (),
-    "bitwise_and": (torch.Tensor.__and__,), "bitwise_or": (torch.Tensor.__or__,), "bitwise_xor": (torch.Tensor.__xor__,),
+    "bitwise_and": (torch.Tensor.__and__,), "bitwise_or": (torch.Tensor.__or__,),
+    "bitwise_xor": (torch.Tensor.__xor__,),
     "bitwise_left_shift": (torch.Tensor.__lshift__,), "bitwise_right_shift": (torch.Tensor.__rshift__,),
     "logical_and": (), "logical_or": (), "logical_xor": (),
     "eq": (torch.Tensor.__eq__,), "ne": (torch.not_equal, torch.Tensor.__ne__),

@@ -1,4 +1,4 @@
-"""The torch language: what methods, properties and operators of a tensor proxy mean, and what torch functions do with one."""
+"""The torch language: what methods, properties and operators of a tensor proxy mean, and torch functions of one."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 
 from thunder.core.symbol import BoundSymbol, OpTags, Symbol, Traits
-from thunder.core.torch_compat import OpOverload
+from thunder.core.torch_compat import OpOverload, OpOverloadPacket
 from thunder.torch.registry import symbol_for, symbol_name, takes_tensor_first, traits_of
 
 # In-place methods that change what a tensor looks like and not its elements.
@@ -136,6 +136,14 @@ def _named_twin(fn: Any) -> Any:
     return next((getattr(root, base) for root in roots if hasattr(root, base)), method)
 
 
+def _writes_aside(fn: Any) -> bool:
+    """Whether the schema returns nothing of what it writes: then autograd does not see the writes."""
+    if isinstance(fn, OpOverloadPacket):
+        overloads = [getattr(fn, name) for name in fn.overloads() if not name.startswith("out")]
+        fn = overloads[0] if overloads else None
+    return isinstance(fn, OpOverload) and all(r.alias_info is None for r in fn._schema.returns)
+
+
 def twin_of(bsym: BoundSymbol) -> Twin:
     """The functional twin of a node that writes."""
     sym, args, kwargs = bsym.sym, bsym.args, bsym.kwargs
@@ -154,4 +162,4 @@ def twin_of(bsym: BoundSymbol) -> Twin:
         named = _named_twin(fn)
         if named is not None:
             return Twin(named, args, kwargs)
-    return Twin(fn, args, kwargs, "both", is_tracked=not set(writes) & set(_STATISTICS))
+    return Twin(fn, args, kwargs, "both", is_tracked=not set(writes) & set(_STATISTICS) and not _writes_aside(fn))

@@ -150,7 +150,7 @@ def batch_norm(
     momentum: float = 0.1,
     eps: float = 1e-05,
 ) -> TensorProxy:
-    """`input` (N, C, ...) standardized for each channel: by the batch's statistics in training, else by the running ones.
+    """`input` (N, C, ...) standardized for each channel, by the batch's statistics in training, else the running ones.
 
     Running statistics that training updates make the call a write, which the front end makes explicit.
     """

@@ -1,4 +1,4 @@
-"""How torch's operations are declared: one function gives metadata and decomposition of all the callables that it stands for."""
+"""How torch's operations are declared: one function gives the metadata and the decomposition of several callables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random tensors. They draw from torch's generators in torch's order, so seeds give what they give in eager programs."""
+"""Random tensors, drawn from torch's generators in torch's order: seeds give what they give in eager programs."""
 
 from __future__ import annotations
 

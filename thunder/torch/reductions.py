@@ -172,7 +172,7 @@ def _correction(unbiased: Any, correction: Any) -> Any:
 
 
 def _var_arguments(a: TensorProxy, args: tuple, kwargs: dict) -> tuple[tuple[int, ...], bool, Any]:
-    """(dims, keepdim, correction) of `var(unbiased)`, `var(dim, unbiased, keepdim)`, `var(dim, *, correction, keepdim)`."""
+    """(dims, keepdim, correction) of `var(unbiased)`, `var(dim, unbiased, keepdim)`, `var(dim, *, correction)`."""
     arguments = dict(kwargs)
     if args and isinstance(args[0], bool):
         arguments["unbiased"] = args[0]

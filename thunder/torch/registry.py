@@ -143,7 +143,7 @@ def symbol_for(fn: Any) -> Symbol:
 def _takes_sizes(name: str) -> bool:
     """Whether a method takes one list of ints and nothing else by position, so that they may also be given one by one.
 
-    That is torch's own rule: `x.permute(1, 0)` is one list, `x.split(2, 0)`, `x.roll(1, 0)` and `x.logsumexp(1, True)` are not.
+    That is torch's own rule: `x.permute(1, 0)` is one list, `x.split(2, 0)` and `x.logsumexp(1, True)` are not.
     """
     packet = aten_packet(name)
     if packet is None:
@@ -169,12 +169,12 @@ def _method_callable(name: str) -> Any:
 
 
 def takes_tensor_first(name: str) -> bool:
-    """Whether the aten operation's first argument is the tensor: torch.polygamma(n, x) is x.polygamma(n)."""
+    """Whether the method's tensor is the function's first argument: x.polygamma(n) is torch.polygamma(n, x)."""
     packet = aten_packet(name)
     if packet is None:
         return False
     arguments = (getattr(packet, o)._schema.arguments for o in packet.overloads())
-    return all(a and str(a[0].type) in ("Tensor", "List[Tensor]") for a in arguments)
+    return all(a and a[0].name == "self" for a in arguments)
 
 
 def method_call(name: str, args: tuple, kwargs: dict[str, Any]) -> tuple[Any, tuple]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -249,7 +250,7 @@ def tensor_split(input: TensorProxy, indices_or_sections: Any, dim: int = 0) -> 
         return _split(input, [size + (n < extra) for n in range(indices_or_sections)], dim)
     key = (slice(None),) * dim
     bounds = [None, *indices_or_sections, None]
-    return tuple(clang.getitem(input, (*key, slice(s, e))) for s, e in zip(bounds, bounds[1:], strict=False))
+    return tuple(clang.getitem(input, (*key, slice(s, e))) for s, e in itertools.pairwise(bounds))
 
 
 @op(torch.unbind)

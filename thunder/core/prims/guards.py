@@ -22,7 +22,7 @@ unpack_source = make_prim(
     "UNPACK_SOURCE", "unpack_source", meta=lambda source, like: like, python_printer=_unpack_printer,
     python_impl=lambda source, like: like, traits=_KEPT, tags=(OpTags.DONT_DCE,),
 )  # fmt: skip
-unpack_source.__dict__["__doc__"] = "The value of `source`, an expression of the locals `L` and the globals `G` of the call."
+unpack_source.__dict__["__doc__"] = "The value of `source`, an expression of the call's locals `L` and globals `G`."
 
 
 def _check_tensor(
@@ -35,8 +35,8 @@ def _check_tensor(
     found = (len(t.shape), sizes, str(t.device), t.dtype, t.requires_grad)
     if found != (len(shape), shape, device, dtype, requires_grad):
         raise GuardError(
-            f"expected a tensor of shape {shape}, device {device}, dtype {dtype}, requires_grad={requires_grad}, but got "
-            f"shape {tuple(t.shape)}, device {t.device}, dtype {t.dtype}, requires_grad={t.requires_grad}"
+            f"expected a tensor of shape {shape}, device {device}, dtype {dtype}, requires_grad={requires_grad}, "
+            f"but got shape {tuple(t.shape)}, device {t.device}, dtype {t.dtype}, requires_grad={t.requires_grad}"
         )
 
 

@@ -137,8 +137,8 @@ def _index(a: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> torch.Ten
 
 index = make_prim("INDEX", "index", meta=_index_meta, torch_fn=_index)
 index.__dict__["__doc__"] = (
-    "Elements of `a` at the positions that integer tensors of one broadcast shape give; None keeps a dim. The broadcast dims "
-    "stand where the indexed dims were if those are adjacent, else first."
+    "Elements of `a` at the positions that integer tensors of one broadcast shape give; None keeps a dim. The "
+    "broadcast dims stand where the indexed dims were if those are adjacent, else first."
 )
 
 

@@ -119,7 +119,7 @@ def _slice_meta(
     for size, start, end, step in zip(a.shape, start_indices, end_indices, steps, strict=True):
         check(
             start >= 0 and start <= end and end <= size and step > 0,
-            lambda: f"slice: {start}:{end}:{step} does not lie in a dimension of {size}",
+            lambda key=(start, end, step), size=size: f"slice: {key} does not lie in a dimension of {size}",
             ThunderRuntimeError,
         )
         shape.append(end - start if step == 1 else (end - start + step - 1) // step)

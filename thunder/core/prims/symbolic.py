@@ -25,4 +25,6 @@ assert_scalar = make_prim(
     "ASSERT_SCALAR", "assert_scalar", meta=lambda condition, message: None, python_impl=_assert_scalar,
     traits=Traits(is_kept=True), tags=(OpTags.DONT_DCE,),
 )  # fmt: skip
-assert_scalar.__dict__["__doc__"] = "Raises RuntimeError with `message` where a condition on such numbers does not hold."
+assert_scalar.__dict__["__doc__"] = (
+    "Raises RuntimeError with `message` where a condition on such numbers does not hold."
+)

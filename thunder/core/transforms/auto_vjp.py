@@ -216,6 +216,10 @@ def template_for(fn: Callable, args: tuple, kwargs: dict, wanted: Sequence[bool]
             found = _record(fn, flat, spec, wanted)
         except NeedsAutograd as reason:
             found = reason
+        except (NotImplementedError, RuntimeError) as e:
+            if "derivative for" not in str(e):
+                raise
+            found = NeedsAutograd(str(e))  # torch's autograd says so when backward runs, as in eager
         if key is not None:
             if len(_templates) >= _TEMPLATE_LIMIT:
                 _templates.clear()

@@ -30,6 +30,7 @@ class CustomBackward:
         self.functionalizer = functionalizer
         info = functionalizer.info
         self._versions = {s: storage.version for s, storage in info.storages.items()}
+        self._targets: dict[int, TensorProxy] = {}
         self._forward_names = {
             s: {getattr(info.values[m].current, "name", m) for m in storage.members} for s, storage in info.storages.items()
         }
@@ -48,7 +49,17 @@ class CustomBackward:
                 joint.emit(prims.unversioned, (value,), {}, out)
                 value = out
             functionalizer.info.values[name].current = value
+        known.note_targets(frozenset(names))
         return known
+
+    def note_targets(self, saved: frozenset) -> None:
+        """Inputs that backward may write, under names whose saving checks nothing: forward may write them too."""
+        for s, storage in self.functionalizer.info.storages.items():
+            if storage.is_input and storage.root in saved and s not in self._targets:
+                root = self.functionalizer.info.values[storage.root].proxy
+                out = root.replace(name=self.joint.unique_name(f"{root.name}_memory"), requires_grad=False, layout=None)
+                self.joint.emit(prims.unversioned, (root,), {}, out)
+                self._targets[s] = out
 
     def play(self, node: BoundSymbol, cotangents: Sequence[Any]) -> list[tuple[Any, Any]]:
         """Emits the backward of one function; gives (input, gradient) pairs."""
@@ -108,7 +119,7 @@ class CustomBackward:
             root = info.values[storage.root]
             if self.functionalizer.is_physical(root):
                 continue
-            target = root.proxy if storage.is_input else self._started_as.get(storage.root)
+            target = self._targets.get(s, root.proxy) if storage.is_input else self._started_as.get(storage.root)
             if target is None or not (storage.is_input or self._forward_names[s] & visible):
                 continue
             with origin(add_tags=(BACKWARD,), pass_name="autodiff"):

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from thunder.core import prims
 from thunder.core.passes import Pass, PassContext
 from thunder.core.symbol import BoundSymbol, OpTags
 from thunder.core.trace import TraceCtx
@@ -14,6 +15,8 @@ from thunder.core.trace import TraceCtx
 def is_kept(node: BoundSymbol) -> bool:
     """Whether a node stays whatever reads it: it writes, draws random numbers, or says so."""
     traits = node.sym.traits
+    if node.sym is prims.custom_vjp and node.args[2].dirty:
+        return True  # it gives memory that is read elsewhere a new history
     return bool(traits.writes) or traits.is_random or traits.is_kept or node.sym.has_tag(OpTags.DONT_DCE)
 
 

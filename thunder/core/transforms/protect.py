@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, ClassVar
 
 import torch
@@ -12,11 +13,24 @@ from thunder.core.origin import RECOMPUTE_IN_BACKWARD, origin
 from thunder.core.passes import Pass, PassContext
 from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import BoundSymbol
+from thunder.core.torch_compat import OpOverload, aten_packet
 from thunder.core.trace import TraceCtx, from_trace
 from thunder.core.tracing import tracectx
 from thunder.torch.registry import symbol_for
 
 _MAYBE_VIEWS = {"reshape", "contiguous", "to", "flatten", "view_as", "reshape_as", "_to_copy", "type_as", "expand_as"}
+
+
+@cache
+def _returns_views(fn: Any) -> bool:
+    """Whether the aten schemas of a torch callable say that it returns views of its arguments."""
+    if isinstance(fn, OpOverload):
+        overloads = [fn]
+    else:
+        packet = aten_packet(getattr(fn, "__name__", ""))
+        overloads = [] if packet is None else [getattr(packet, name) for name in packet.overloads()]
+    returns = [r.alias_info for o in overloads for r in o._schema.returns]
+    return any(alias is not None and not alias.is_write for alias in returns)
 
 
 def may_be_view(node: BoundSymbol) -> bool:
@@ -25,8 +39,8 @@ def may_be_view(node: BoundSymbol) -> bool:
     name = node.sym.name.partition(".")[0]
     if name in _MAYBE_VIEWS or name in ("strided_view", "shallow_copy", "update_data", "overwritten", "unversioned", "custom_vjp"):
         return True
-    if isinstance(fn, torch._ops.OpOverload):
-        return any(r.alias_info is not None for r in fn._schema.returns)
+    if _returns_views(fn):
+        return True
     return any(
         isinstance(o, TensorProxy)
         and o.layout is not None
@@ -140,7 +154,7 @@ class ProtectOverwritten(Pass):
                 in_backward = True
                 for name in self.written:
                     memory.write(name, set())
-            if node.sym not in (prims.update_aliases, prims.get_grad):
+            if node.sym not in (prims.update_aliases, prims.get_grad, prims.unversioned):
                 check(index, node)
             memory.see(node)
         return reads

@@ -21,16 +21,14 @@ _EXTRA: dict[str, tuple[tuple, ...]] = {
     "geometric_": ((0.5,),),
     "log_normal_": ((), (0.5, 0.25)),
     "normal_": ((), (1.0, 2.0)),
-    "random_": ((), (5,), (2, 7)),
     "uniform_": ((), (-1.0, 1.0)),
     "copy_": ((torch.arange(4.0),), (torch.arange(4),)),
     "fill_": ((2.0,), (torch.tensor(3.0),)),
     "zero_": ((),),
     "fill_diagonal_": ((0.5,),),
     "masked_scatter_": ((torch.ones(3, 4, dtype=torch.bool), torch.arange(12.0)),),
-    "apply_": (),
-    "map_": (),
-    "map2_": (),
+    "relu_": ((),),
+    "addbmm_": ((torch.rand(2, 3, 5), torch.rand(2, 5, 4)),),
 }
 # Methods that a traced program cannot have, with what eager does in the place of them.
 _NOT_TRACED = {
@@ -40,7 +38,7 @@ _NOT_TRACED = {
     "share_memory_": "changes the storage", "coalesce_": "sparse", "_coalesced_": "sparse", "detach_": "changes history",
     "as_strided_": "metadata", "t_": "metadata", "transpose_": "metadata", "swapaxes_": "metadata", "swapdims_": "metadata",
     "squeeze_": "metadata", "unsqueeze_": "metadata", "module_load_": "not a method", "retain_grad_": "not a method",
-    "copysign_into_": "not a method",
+    "random_": "Dynamo does not capture it",
 }  # fmt: skip
 
 

@@ -69,14 +69,18 @@ def assert_same(fn: Callable, compiled: Callable, make: Callable[[], Sequence[An
                 assert g == w, key
 
 
-def compiled_and_backend(fn: Callable, *, options: dict[str, Any] | None = None, **kwargs: Any) -> tuple[Callable, ThunderCompiler]:
+def compiled_and_backend(
+    fn: Callable, *, options: dict[str, Any] | None = None, **kwargs: Any
+) -> tuple[Callable, ThunderCompiler]:
     """`fn` through a new ThunderCompiler; Dynamo forgets what it had compiled."""
     torch._dynamo.reset()
     backend = ThunderCompiler(**(options or {}))
     return torch.compile(fn, backend=backend, **kwargs), backend
 
 
-def check(fn: Callable, make: Callable[[], Sequence[Any]], *, options: dict[str, Any] | None = None, **kwargs: Any) -> ThunderCompiler:
+def check(
+    fn: Callable, make: Callable[[], Sequence[Any]], *, options: dict[str, Any] | None = None, **kwargs: Any
+) -> ThunderCompiler:
     """Compiles `fn`, compares one call with eager, gives the backend."""
     compiled, backend = compiled_and_backend(fn, options=options, **kwargs)
     assert_same(fn, compiled, make)

@@ -56,7 +56,7 @@ def test_tensor_metadata():
 
 
 @pytest.mark.parametrize(
-    ("values", "misses"),
+    "values, misses",
     [
         ([1, 1, 2, 1], [NEW, OLD, NEW, OLD]),
         ([1, 1.0, True, 1], [NEW, NEW, NEW, OLD]),
@@ -88,7 +88,7 @@ class Mode(enum.Enum):
 
 
 @pytest.mark.parametrize(
-    ("fn", "values"),
+    "fn, values",
     [
         (lambda a, v: a.sum() if v == "sum" else a.mean(), ["sum", "mean"]),
         (lambda a, v: a[v], [slice(0, 1), slice(1, 2), slice(None, None, 2)]),
@@ -451,7 +451,7 @@ def recompiles(caplog: Any, fn: Any, *calls: tuple) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("calls", "reason"),
+    "calls, reason",
     [
         ([(X, 1), (X, 2)], "n == 1"),
         ([(X, 1), (X[:1], 1)], "tensor 'a' size mismatch at index 0. expected 2, actual 1"),

@@ -1,4 +1,4 @@
-"""Graphs that thunder runs in part: values, gradients, writes and aliasing across the pieces, and the reasons reported."""
+"""Graphs that thunder runs in part: values, gradients, writes and aliasing across pieces, and the reasons reported."""
 
 from __future__ import annotations
 
@@ -347,7 +347,7 @@ def test_dropout_in_pieces_draws_what_eager_draws() -> None:
     check(fn, lambda: (leaf(4, 4),))
 
 
-@pytest.mark.parametrize(("depth", "who"), [(1, "eager"), (5, "inductor")])
+@pytest.mark.parametrize("depth, who", [(1, "eager"), (5, "inductor")])
 def test_only_large_pieces_go_to_inductor_by_themselves(depth: int, who: str) -> None:
     def fn(x: torch.Tensor) -> torch.Tensor:
         is_positive = x.sum() > 0

@@ -111,7 +111,7 @@ CASES: list[Case] = [
     (custom, lambda n: (leaf(n, 4),)),
     (lambda x, k: torch.topk(x, k, dim=0)[0], lambda n: (leaf(12, 4), n)),
     (lambda x: (x.view(-1), x.t(), x[1:]), lambda n: (leaf(n, 4),)),
-    (lambda x, w: F.max_pool2d(F.conv2d(x, w, padding=1), 2).flatten(1), lambda n: (leaf(n, 3, 8, 2 * n), leaf(5, 3, 3, 3))),
+    (lambda x, w: F.max_pool2d(F.conv2d(x, w), 2).flatten(1), lambda n: (leaf(n, 3, 8, 2 * n), leaf(5, 3, 3, 3))),
     (lambda q: F.scaled_dot_product_attention(q, q, q, is_causal=True), lambda n: (leaf(2, 2, n, 8),)),
     (F.cross_entropy, lambda n: (leaf(n, 5), torch.randint(0, 5, (n,)))),
     (lambda i, w: F.embedding(i, w).sum(-1), lambda n: (torch.randint(0, 5, (n, 3)), leaf(5, 4))),
@@ -217,5 +217,5 @@ def test_condition_on_a_data_dependent_number_is_checked() -> None:
 
     compiled, _ = compiled_and_backend(fn)
     assert_same(fn, compiled, lambda: (torch.tensor([1, 2, 3]),))
-    with pytest.raises(RuntimeError, match="u0 < 20|u0 <= 19"):
+    with pytest.raises(RuntimeError, match=r"u0 (< 20|<= 19)"):
         compiled(torch.tensor([10, 20, 30]))

@@ -294,9 +294,9 @@ def test_transform_that_changes_nothing_is_not_recorded():
     assert not any("Transform (took" in str(t) for t in thunder.last_traces(compiled))
 
 
-@pytest.mark.parametrize("make", [lambda **o: thunder.jit(lambda a: a.sin() * 2, **o), lambda **o: thunder.jit(SinModule(), **o)])
+@pytest.mark.parametrize("make", [lambda: lambda a: a.sin() * 2, SinModule], ids=["function", "module"])
 def test_add_transform_keeps_the_options(make):
-    compiled = make(cache="symbolic values", fusion_type="dataflow", transforms=[Transform()])
+    compiled = thunder.jit(make(), cache="symbolic values", fusion_type="dataflow", transforms=[Transform()])
     transform = Rename()
     changed = add_transform(compiled, transform=transform)
     torch.testing.assert_close(changed(X), X.cos() * 2)

@@ -130,7 +130,7 @@ def test_interpreters():
     fx = thunder.compile(nn.Linear(3, 3), recipe=BaseRecipe(interpreter="thunder.fx"))
     assert fx(X).shape == (2, 3)
     assert BaseRecipe(interpreter=Interpreter.THUNDER_FX).interpreter is Interpreter.THUNDER_FX
-    with pytest.raises(ThunderValueError, match='did you mean "thunder.jit"'):
+    with pytest.raises(ThunderValueError, match=r'did you mean "thunder\.jit"'):
         BaseRecipe(interpreter="thunder.jt")
 
 

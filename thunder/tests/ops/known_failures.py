@@ -32,7 +32,8 @@ KNOWN_FAILURES: tuple[KnownFailure, ...] = (
         KnownFailure(name, ANY, _DATA)
         for name in (
             "allclose", "combinations", "corrcoef", "cov", "equal", "istft", "linalg.lstsq",
-            "linalg.lstsq.grad_oriented", "narrow", "nn.functional.ctc_loss", "nn.functional.gaussian_nll_loss", "nn.functional.one_hot",
+            "linalg.lstsq.grad_oriented", "narrow", "nn.functional.ctc_loss",
+            "nn.functional.gaussian_nll_loss", "nn.functional.one_hot",
         )
     ),
     KnownFailure("masked_select", "out", _DATA, every_sample=True),

@@ -136,8 +136,7 @@ def compile_call(fn: Callable, args: tuple, kwargs: dict[str, Any]) -> tuple[Com
             values[n] = fakes[id(v)]
     fake_args, fake_kwargs = tree_unflatten(values, spec)
     try:
-        # Some operations draw random numbers even when run on fake tensors.
-        with mode, recorder, capture_setting(), torch.random.fork_rng(devices=()):
+        with mode, recorder, capture_setting():
             result = fn(*fake_args, **fake_kwargs)
     except _DEPENDS_ON_DATA as e:
         raise DataDependentControlFlowError(str(e)) from e
@@ -151,7 +150,9 @@ def capture(fn: Callable) -> Callable:
     """`fn`, compiled anew at each call."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        graph, spec = compile_call(fn, args, kwargs)
+        # Some operations draw random numbers even when run on fake tensors; Dynamo, too, captures on the side.
+        with torch.random.fork_rng(devices=()):
+            graph, spec = compile_call(fn, args, kwargs)
         tensors = {id(v): v for v in tree_iter((args, kwargs)) if isinstance(v, torch.Tensor)}
         return tree_unflatten(list(graph(*tensors.values())), spec)[0]
 

@@ -68,6 +68,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     ),
     "L5b driver": (
         "thunder.pipeline",
+        "thunder.program",
         "thunder.runtime",
     ),
     "L6 front ends": (
@@ -77,6 +78,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "L7 user": (
         "thunder",  # thunder/__init__.py itself, nothing below it
         "thunder.__main__",
+        "thunder.introspection",
         "thunder.jit",
         "thunder.recipes",
         "thunder.plugins",

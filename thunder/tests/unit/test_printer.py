@@ -262,3 +262,16 @@ def test_values_never_take_the_names_that_generated_code_needs():
     assert [trace.unique_name(n) for n in ("torch", "float", "lambda", "x")] == ["torch_0", "float_0", "lambda_0", "x"]
     with pytest.raises(RuntimeError, match="cannot be called slice"):
         trace.make_name("slice")
+
+
+def test_annotated_code_shows_operations_to_profilers(monkeypatch):
+    plain = transform_for_execution(make_trace(lambda x, y: mul(sin(x), y)), [torchex])
+    assert "record_function" not in plain.python()
+    monkeypatch.setenv("THUNDER_ANNOTATE_TRACES", "1")
+    assert "  with torch.profiler.record_function('sin model.py:7'):\n    t0 = torch.sin(x)" in plain.python()
+    run = plain.python_callable()
+    x, y = torch.randn(2, 3), torch.randn(2, 3)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        result = run(x, y)
+    torch.testing.assert_close(result, x.sin() * y)
+    assert {"sin model.py:7", "mul model.py:7"} <= {event.key for event in profile.key_averages()}
