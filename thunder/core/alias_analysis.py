@@ -12,7 +12,7 @@ from thunder.core.proxies import Layout, TensorProxy
 from thunder.core.symbol import BoundSymbol
 
 
-@dataclass
+@dataclass(eq=False)
 class Value:
     """A tensor of the captured program.
 
@@ -36,7 +36,7 @@ class Value:
     has_own_history: bool = False
 
 
-@dataclass
+@dataclass(eq=False)
 class Storage:
     """Memory that values share.
 

@@ -34,7 +34,7 @@ from thunder.core.pytree import tree_map
 from thunder.core.symbol import BoundSymbol, Symbol
 from thunder.core.trace import TraceCtx
 from thunder.torch.fakes import contiguous_strides, result_metadata
-from thunder.torch.mutation import Twin, twin_of
+from thunder.torch.mutation import UNSEEN_WRITES, Twin, twin_of
 from thunder.torch.registry import symbol_for
 
 _SETITEM = torch.Tensor.__setitem__
@@ -184,7 +184,7 @@ class Functionalizer:
                 self._write_through(node, written[0], NO_GRAD not in node.tags)
                 return
             fn = node.sym.torch_fn
-            tracked = NO_GRAD not in node.tags
+            tracked = NO_GRAD not in node.tags and fn not in UNSEEN_WRITES
             if fn is _SETITEM:
                 target, key, value = node.args
                 new = [self._setitem(target, key, value, tracked)]

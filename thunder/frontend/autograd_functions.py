@@ -1,6 +1,6 @@
-"""`torch.autograd.Function` in direct capture: the function's forward and backward run on fake tensors, each into a graph.
+"""`torch.autograd.Function` in direct capture: forward and backward run on fake tensors, each into a graph.
 
-What is written down is what Dynamo writes down for `Function.apply`: a call of `autograd_function_apply` with two graphs.
+What is written down is what Dynamo writes down for it: a call of `autograd_function_apply` with two graphs.
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ def _fresh_alias(o: Any, args: tuple, context: FunctionContext) -> Any:
 
 
 def _apply_tracked(recorder: Recorder, cls: Any, args: tuple) -> Any:
-    """Runs the forward inside torch's own autograd, so that the results are what eager has; then writes both graphs down."""
+    """Runs the forward inside torch's autograd, so that the results are eager's; then writes both graphs down."""
     needs = tuple(isinstance(a, torch.Tensor) and a.requires_grad for a in args)
     inner = Recorder(recorder)
     for n, a in enumerate(args):
@@ -223,7 +223,9 @@ def _run_in_autograd(call: _Call, inside: Any) -> Any:
                     outputs = _map_outputs(outputs, lambda o: _fresh_alias(o, args, context))
                 call.outputs = outputs
             ctx.mark_dirty(*context.dirty_tensors)
-            ctx.mark_non_differentiable(*(t for t in context.non_differentiable if not _is_in(t, context.dirty_tensors)))
+            ctx.mark_non_differentiable(
+                *(t for t in context.non_differentiable if not _is_in(t, context.dirty_tensors))
+            )
             ctx.save_for_backward(*context.to_save)
             ctx.inputs = [(a.shape, a.dtype, a.device) if isinstance(a, torch.Tensor) else None for a in args]
             return call.outputs

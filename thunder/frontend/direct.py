@@ -26,7 +26,7 @@ _BY_HAND = "autograd_function_apply"
 
 
 def needs_direct_capture(e: BaseException) -> bool:
-    """Whether Dynamo failed on an autograd function: a higher-order operator called by hand, or a use that it refuses."""
+    """Whether Dynamo failed on an autograd function: the operator called by hand, or a use that it refuses."""
     kind = str(getattr(e, "gb_type", ""))
     return ("HigherOrderOperator" in kind and _BY_HAND in str(e)) or "autograd.Function" in kind
 
@@ -42,10 +42,10 @@ class _Captured:
 
 
 class DirectCapture:
-    """Compiles a function by running it on fake tensors; one program per structure, metadata and values of its arguments.
+    """Compiles a function by running it on fake tensors, once per structure, metadata and values of its arguments.
 
-    Tensors that the function finds elsewhere than in its arguments (closures, modules) are read anew at each call. Other
-    such values are taken to stay what they are.
+    Tensors that the function finds elsewhere (closures, modules) are read anew at each call. Other such values
+    are taken to stay what they are.
     """
 
     def __init__(self, fn: Callable, settings: CaptureSettings):

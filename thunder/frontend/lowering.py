@@ -383,6 +383,8 @@ class Lowering:
 
     def _function(self, node: fx.Node, args: tuple, kwargs: dict[str, Any], example: Any) -> Any:
         fn: Any = node.target
+        if fn is torch._C._autograd._get_data_attr:
+            fn = torch.Tensor.detach
         special = _SPECIAL_FUNCTIONS.get(fn)
         if special is not None:
             return special(self, args, kwargs)

@@ -19,8 +19,9 @@ _METHODS = (
     "get_extra_state", "get_parameter", "get_submodule", "half", "ipu", "load_state_dict", "modules", "mtia",
     "named_children", "named_modules", "named_parameters", "parameters", "register_buffer",
     "register_load_state_dict_post_hook", "register_load_state_dict_pre_hook", "register_module",
-    "register_parameter", "register_state_dict_post_hook", "register_state_dict_pre_hook", "requires_grad_", "set_extra_state", "set_submodule", "share_memory", "state_dict",
-    "to", "to_empty", "train", "type", "xpu", "zero_grad", "_apply", "_load_from_state_dict", "_save_to_state_dict",
+    "register_parameter", "register_state_dict_post_hook", "register_state_dict_pre_hook", "requires_grad_",
+    "set_extra_state", "set_submodule", "share_memory", "state_dict", "to", "to_empty", "train", "type", "xpu",
+    "zero_grad", "_apply", "_load_from_state_dict", "_save_to_state_dict",
 )  # fmt: skip
 
 # What containers can do. A ThunderModule has those that its original has.

@@ -211,8 +211,10 @@ class Recorder(TorchFunctionMode):
         """Writes down that autograd is switched on or off, without switching it."""
         self.graph.call_function(torch._C._set_grad_enabled, (enabled,))
 
-    def call_bodies(self, target: Any, bodies: dict[str, Any], args: tuple, kwargs: dict[str, Any], result: Any) -> None:
-        """Writes down the call of a higher-order operator; `bodies` are its inner graphs. Its results replace known values."""
+    def call_bodies(
+        self, target: Any, bodies: dict[str, Any], args: tuple, kwargs: dict[str, Any], result: Any
+    ) -> None:
+        """Writes down a higher-order operator's call; `bodies`: its inner graphs. Its results replace known values."""
         names = []
         for kind, body in bodies.items():
             name = f"{kind}_{len(self.attributes)}"

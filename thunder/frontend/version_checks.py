@@ -47,7 +47,7 @@ def _refuse(error: RuntimeError, grad: torch.Tensor | None) -> None:
 
 
 def refusals_of(inputs: Sequence[Any], outputs: Sequence[Any]) -> Refusals:
-    """Runs backward on the fake results of a program that has run on fake inputs. O(program), for each root if it fails."""
+    """Runs backward on the fake results of a program run on fake inputs. O(program), for each root if it fails."""
     roots: list[tuple[str, int, torch.Tensor]] = []
     for kind, tensors in (("outputs", outputs), ("inputs", inputs)):
         for n, t in enumerate(tensors):
@@ -112,7 +112,8 @@ def _apply(args: tuple, kwargs: dict[str, Any]) -> Any:
         def backward(ctx: Any, *grads: Any) -> Any:
             _ = ctx.saved_tensors
             return tuple(
-                torch.zeros_like(v) if needed else None for v, needed in zip(ctx.like, ctx.needs_input_grad, strict=True)
+                torch.zeros_like(v) if needed else None
+                for v, needed in zip(ctx.like, ctx.needs_input_grad, strict=True)
             )
 
     return Saving.apply(*inputs)
@@ -127,7 +128,8 @@ class _Refresh(_Rerun):
     def run_node(self, n: fx.Node) -> Any:
         if n.op == "call_method" and n.target in _METADATA_METHODS:
             changed = self.env[n.args[0]]  # type: ignore[index]
-            kept = torch.ops.aten.alias.default(changed)
+            with torch.no_grad():
+                kept = torch.ops.aten.alias.default(changed).requires_grad_(changed.requires_grad)
             for earlier in self.env:
                 if earlier.meta.get("example_value") is changed:
                     earlier.meta["example_value"] = kept
@@ -143,12 +145,12 @@ def refresh_examples(gm: fx.GraphModule, mode: FakeTensorMode, inputs: Sequence[
     Dynamo keeps one fake tensor for a value, whose shape is the last one for all of them.
     """
     if any(n.op == "call_method" and n.target in _METADATA_METHODS for n in gm.graph.nodes):
-        with mode, torch.no_grad():
+        with mode, torch.enable_grad():
             _Refresh(gm, garbage_collect_values=False).run(*inputs)
 
 
 def refusals_of_graph(gm: fx.GraphModule, mode: FakeTensorMode, inputs: Sequence[Any]) -> Refusals:
-    """The refusals of a graph from Dynamo, by running it once more on `inputs`, fake tensors with memory of their own."""
+    """The refusals of a graph from Dynamo, by running it again on `inputs`, fakes with memory of their own."""
     with mode, torch.enable_grad():
         try:
             outputs = _Rerun(gm).run(*inputs)
@@ -159,7 +161,7 @@ def refusals_of_graph(gm: fx.GraphModule, mode: FakeTensorMode, inputs: Sequence
 
 
 def fake_like(t: torch.Tensor, mode: FakeTensorMode, requires_grad: bool, is_leaf: bool) -> Any:
-    """A fake tensor like `t`, in memory of its own; one that needs a gradient and is no leaf may be written to, as `t` may."""
+    """A fake tensor like `t`, in memory of its own; it may be written to where `t` may."""
     if t.layout is not torch.strided:
         return mode.from_tensor(t)
     with mode, torch.enable_grad():

@@ -19,6 +19,11 @@ from thunder.core.symbol import BoundSymbol, OpTags, Symbol, Traits
 from thunder.core.torch_compat import OpOverload, OpOverloadPacket
 from thunder.torch.registry import symbol_for, symbol_name, takes_tensor_first, traits_of
 
+# Writes that torch's autograd takes no notice of: the gradient passes as if nothing had been written.
+UNSEEN_WRITES = frozenset(
+    getattr(torch.Tensor, n) for n in ("logical_and_", "logical_or_", "logical_xor_", "logical_not_")
+)
+
 # In-place methods that change what a tensor looks like and not its elements.
 METADATA_METHODS = frozenset(
     getattr(torch.Tensor, n)

@@ -213,13 +213,21 @@ setitem_value_grad = make_prim(
 )
 
 
+def _clone_with_strides(x: torch.Tensor) -> torch.Tensor:
+    """A copy with the strides of `x`, which decide in what order random numbers are drawn; dense where elements overlap."""
+    new = x.clone()
+    if x.layout is not torch.strided or new.stride() == x.stride() or 0 in x.stride():
+        return new
+    return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device).copy_(x)
+
+
 def _run_on_clones(fn: Callable, writes: tuple, args: tuple, kwargs: dict) -> tuple[Any, tuple]:
     args_list, kwargs = list(args), dict(kwargs)
     clones: list[torch.Tensor] = []
 
     def cloned(x: Any) -> Any:
         if isinstance(x, torch.Tensor):
-            clones.append(x.clone())
+            clones.append(_clone_with_strides(x))
             return clones[-1]
         return type(x)(cloned(v) for v in x) if isinstance(x, list | tuple) else x
 

@@ -59,7 +59,7 @@ def copies(values: Sequence[Any]) -> list[Any]:
 
 
 def sharing(values: Sequence[Any], n_inputs: int) -> list[Any]:
-    """For each tensor that has memory in common with another: the first such, and where in an input's memory it lies."""
+    """For each tensor that shares memory with another: the first such, and where in an input's memory it lies."""
     pointers = [t.untyped_storage().data_ptr() if isinstance(t, torch.Tensor) and t.numel() else None for t in values]
     found: list[Any] = []
     for t, p in zip(values, pointers, strict=True):
@@ -104,7 +104,9 @@ class Observation:
     message: str = ""
 
 
-def observe(fn: Callable, args: Sequence[Any], watched: Sequence[Any] = (), *, kwargs: Any = None, seed: int = 0) -> Observation:
+def observe(
+    fn: Callable, args: Sequence[Any], watched: Sequence[Any] = (), *, kwargs: Any = None, seed: int = 0
+) -> Observation:
     """Runs `fn(*args)` forward and, where an output or a written input has a gradient, backward.
 
     watched: further tensors that the program may write, such as parameters and buffers.
@@ -170,7 +172,7 @@ def assert_same(got: Observation, want: Observation, what: str = "") -> None:
 
 def _same_value(a: Any, b: Any, where: str) -> None:
     if not isinstance(b, torch.Tensor):
-        assert type(a) is type(b) and a == b, f"{where}: {a!r}, eager has {b!r}"
+        assert (type(a), a) == (type(b), b), f"{where}: {a!r}, eager has {b!r}"
         return
     assert isinstance(a, torch.Tensor), f"{where}: {a!r}, eager has a tensor"
     assert a.dtype == b.dtype, f"{where}: dtype {a.dtype}, eager has {b.dtype}"
@@ -195,7 +197,9 @@ def check(fn: Callable, make_inputs: Callable[[], Sequence[Any]], *, calls: int 
     return compiled
 
 
-def check_module(make_module: Callable[[], torch.nn.Module], make_inputs: Callable, *, calls: int = 2, **jit_options: Any) -> Any:
+def check_module(
+    make_module: Callable[[], torch.nn.Module], make_inputs: Callable, *, calls: int = 2, **jit_options: Any
+) -> Any:
     """A module in eager against `thunder.jit(module)`: its parameters and buffers count as inputs."""
     torch.manual_seed(5)
     eager = make_module()

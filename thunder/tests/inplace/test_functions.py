@@ -11,8 +11,8 @@ from torch.autograd.function import once_differentiable
 import thunder
 from thunder.core.errors import ThunderError
 from thunder.core.origin import BoundSymbolTag
-from thunder.tests.inplace.harness import REWRITES, assert_same, check, every_fusion, every_rewrite, observe
 from thunder.tests.inplace import functions
+from thunder.tests.inplace.harness import REWRITES, assert_same, check, every_fusion, every_rewrite, observe
 
 
 def leaf(*shape: int) -> torch.Tensor:
@@ -332,7 +332,7 @@ def test_body_is_part_of_the_trace() -> None:
     names = {n.sym.name: n for n in thunder.last_backward_traces(compiled)[-1].bound_symbols}
     assert "cos" in names
     assert BoundSymbolTag.BACKWARD in names["cos"].tags
-    assert all("cos" != n.sym.name for n in thunder.last_traces(compiled)[-1].bound_symbols)
+    assert all(n.sym.name != "cos" for n in thunder.last_traces(compiled)[-1].bound_symbols)
     assert names["cos"].origin.source is not None
 
 

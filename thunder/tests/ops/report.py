@@ -65,6 +65,7 @@ def _cell(results: Sequence[Result], column: str) -> str:
 def _page(results: Sequence[Result], limit: int) -> str:
     version = torch.__version__.split("+")[0]
     lines = [
+        *("---", "orphan: true", "---", ""),
         "# Operators",
         "",
         f"Written by `make ops-report`: torch {version}, CPU, at most {limit} samples an entry of",

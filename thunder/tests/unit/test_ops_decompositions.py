@@ -200,6 +200,7 @@ CALLS: list[tuple[str, tuple, dict]] = [
 ]
 
 
+@pytest.mark.filterwarnings("ignore:Using padding='same'")
 @pytest.mark.parametrize("name, args, kwargs", CALLS, ids=[f"{n}-{c[0]}" for n, c in enumerate(CALLS)])
 def test_decomposition_of_this_call_is_torchs(name: str, args: tuple, kwargs: dict) -> None:
     assert compare_calls(name, [(args, kwargs)]) == 1
