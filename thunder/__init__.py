@@ -35,7 +35,7 @@ from thunder.core.proxies import (
     TensorProxy,
 )
 from thunder.core.trace import TraceCtx
-from thunder.core.transform_common import Transform
+from thunder.core.transform_base import Transform
 from thunder.executors.inductorex import torch_compile_ex as torch_compile_executor
 from thunder.executors.pythonex import ex as pythonex
 from thunder.executors.torchex import ex as pytorch_executor
@@ -80,5 +80,5 @@ __all__ = [
     "get_auto_registered_torch_op_names", "get_default_executors", "get_executor", "int16", "int32", "int64",
     "int8", "jit", "last_backward_traces", "last_compile_options", "last_prologue_traces", "last_traces",
     "list_transforms", "numpy", "prims", "pythonex", "pytorch_executor", "resolve_executors", "torch", "trace",
-    "uint8",
+    "torch_compile_executor", "uint8",
 ]  # fmt: skip

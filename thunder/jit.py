@@ -25,7 +25,7 @@ from thunder.core.options import (
 )
 from thunder.core.torch_compat import capture_setting, compile_with_dynamo
 from thunder.core.tracing import is_tracing
-from thunder.core.transform_common import Transform
+from thunder.core.transform_base import Transform
 from thunder.extend.executor import Executor
 from thunder.extend.registry import resolve_executors
 from thunder.frontend.capture import CaptureSettings, CompiledGraph

@@ -78,8 +78,8 @@ def _with_gradient(trace: TraceCtx, parts: ProgramParts, ctx: PassContext, trans
             [
                 FunctionPass(lambda t, c: joint_trace(t, c.executors, given), "autodiff", "joint"),
                 RecomputeInBackward(),
-            *([Rematerialize(parts.epilogue_writes)] if _rematerializes(ctx) else []),
-            ProtectOverwritten(parts.epilogue_writes),
+                *([Rematerialize(parts.epilogue_writes)] if _rematerializes(ctx) else []),
+                ProtectOverwritten(parts.epilogue_writes),
             ],
             trace,
             ctx,
@@ -111,7 +111,10 @@ def _with_gradient(trace: TraceCtx, parts: ProgramParts, ctx: PassContext, trans
 
 
 def _rematerializes(ctx: PassContext) -> bool:
-    """Whether backward computes cheap values again: by option, and by default where they are fused with what reads them."""
+    """Whether backward computes cheap values again.
+
+    By option, and by default where they are fused with what reads them.
+    """
     wanted = ctx.options.rematerialize
     return any(isinstance(ex, FusionExecutor) for ex in ctx.executors) if wanted is None else wanted
 
@@ -120,12 +123,23 @@ def _without_gradient(trace: TraceCtx, parts: ProgramParts, ctx: PassContext, tr
     trace = run_passes(execution_passes(ctx.options), trace, ctx)
     forward = run_passes(_final_passes(trace, transforms), trace, ctx)
     epilogue, epilogue_traces = _epilogue(parts, ctx)
-    return Program(forward.python_callable(include_decorators=False), None, epilogue, (), ctx.history, epilogue_traces=epilogue_traces)
+    return Program(
+        forward.python_callable(include_decorators=False),
+        None,
+        epilogue,
+        (),
+        ctx.history,
+        epilogue_traces=epilogue_traces,
+    )
 
 
 def _final_passes(trace: TraceCtx, transforms: Sequence[Any]) -> list[Any]:
     hooks = [
-        FunctionPass(lambda t, c, tr=tr: tr.transform_trace_post_optimization(t, executors_list=c.executors), type(tr).__name__, "executable")
+        FunctionPass(
+            lambda t, c, tr=tr: tr.transform_trace_post_optimization(t, executors_list=c.executors),
+            type(tr).__name__,
+            "executable",
+        )
         for tr in transforms
     ]
     return [FunctionPass(lambda t, c: trace, "split", "executable"), DeleteLastUsed(), *hooks]
@@ -134,7 +148,7 @@ def _final_passes(trace: TraceCtx, transforms: Sequence[Any]) -> list[Any]:
 def _epilogue(parts: ProgramParts, ctx: PassContext) -> tuple[Callable | None, list[TraceCtx]]:
     if parts.epilogue is None:
         return None, []
-    epilogue_ctx = PassContext(ctx.options, [e for e in ctx.executors], check_level=ctx.check_level)
+    epilogue_ctx = PassContext(ctx.options, list(ctx.executors), check_level=ctx.check_level)
     trace = TransformForExecution().apply(parts.epilogue, epilogue_ctx)
     trace.include_decorators = False
     return trace.python_callable(), [parts.epilogue, trace]

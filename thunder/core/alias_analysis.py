@@ -78,7 +78,16 @@ class AliasInfo:
             self.storages[p.layout.storage] = Storage(p.name, is_input, members=[p.name])
         return value
 
-    def add_view(self, p: TensorProxy, parent: str, node: BoundSymbol | None, index: int | None, *, current: Any, is_tracked: bool) -> Value:
+    def add_view(
+        self,
+        p: TensorProxy,
+        parent: str,
+        node: BoundSymbol | None,
+        index: int | None,
+        *,
+        current: Any,
+        is_tracked: bool,
+    ) -> Value:
         """Enters a value that shares the memory of `parent`."""
         storage = self.storage_of(parent)
         assert storage is not None
@@ -142,12 +151,17 @@ def extent(p: TensorProxy) -> tuple[int, int]:
 def same_geometry(a: TensorProxy, b: TensorProxy) -> bool:
     """Whether two tensors of one storage are the same elements in the same order."""
     la, lb = a.layout, b.layout
-    assert la is not None and lb is not None
+    assert la is not None
+    assert lb is not None
     return a.shape == b.shape and la.strides == lb.strides and la.offset == lb.offset and a.dtype == b.dtype
 
 
 def has_internal_overlap(p: TensorProxy) -> bool:
-    """Whether two elements of a strided tensor may be the same memory. Exact for views that indexing makes; else may say yes."""
+    """Whether two elements of a strided tensor may be the same memory.
+
+    Exact for views that indexing makes; else may say
+    yes.
+    """
     if p.layout is None:
         return False
     dims = [(stride, size) for size, stride in zip(p.shape, p.layout.strides, strict=True)]
@@ -168,7 +182,8 @@ def overlaps(a: TensorProxy, b: TensorProxy) -> bool:
 
 
 def input_overlap_pattern(tensors: list[Any]) -> tuple:
-    """How the inputs of a call share memory: (first, position, relative byte offset) for each tensor that may overlap an earlier one.
+    """How the inputs of a call share memory: (first, position, relative byte offset) for each tensor that may overlap
+    an earlier one.
 
     Two calls with the same pattern, shapes and strides can share a program. O(n) where no storages are shared.
     """

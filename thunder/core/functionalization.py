@@ -25,7 +25,6 @@ from thunder.core.alias_analysis import (
     parent_of,
     same_geometry,
 )
-from thunder.core.dtypes import is_inexact_dtype
 from thunder.core.errors import UnsupportedOpError
 from thunder.core.origin import BACKWARD, NO_GRAD, current_origin, origin
 from thunder.core.overlap import check_overlap
@@ -74,7 +73,9 @@ class Functionalizer:
         if storage is None or value.version == storage.version:
             return value.current
         if value.parent is None:
-            raise UnsupportedOpError(f"{x.name} shares memory with another result of its operation, which was written to")
+            raise UnsupportedOpError(
+                f"{x.name} shares memory with another result of its operation, which was written to"
+            )
         self._replay(value, storage)
         return value.current
 
@@ -86,7 +87,9 @@ class Functionalizer:
         if node is None:
             self._renew(value, fresh, storage)
             return
-        new = {o.name: self._like(o, o.requires_grad or (value.is_tracked and fresh.requires_grad)) for o in node.flat_proxy_outs if isinstance(o, TensorProxy)}  # fmt: skip
+        tracked = value.is_tracked and fresh.requires_grad
+        outs = [o for o in node.flat_proxy_outs if isinstance(o, TensorProxy)]
+        new = {o.name: self._like(o, o.requires_grad or tracked) for o in outs}
         args = tree_map(self.read, node.args)
         output = tree_map(lambda o: new.get(o.name, o) if isinstance(o, Proxy) else o, node.output)
         # A view of forward that backward has to compute again is part of backward.
@@ -133,7 +136,10 @@ class Functionalizer:
         self._enter_outputs(node, output)
 
     def _retracked(self, o: Any, node: BoundSymbol, tracked: bool) -> Any:
-        """Outputs of nodes that read a written value may need a gradient that they did not need in the captured program."""
+        """An output with the gradient that it needs now.
+
+        Nodes that read a written value may need one that they did not need in the captured program.
+        """
         if not isinstance(o, TensorProxy) or o.requires_grad or not tracked or NO_GRAD in node.tags:
             return o
         floating = o.torch_dtype.is_floating_point or o.torch_dtype.is_complex
@@ -151,7 +157,7 @@ class Functionalizer:
 
     def _enter_outputs(self, node: BoundSymbol, output: Any) -> None:
         flat = [o for o in node.flat_outs if isinstance(o, TensorProxy)]
-        current = [o for o in _tensors(output)]
+        current = list(_tensors(output))
         single = isinstance(node.output, TensorProxy)
         for n, o in enumerate(flat):
             if o.name in self.info.values:
@@ -171,7 +177,9 @@ class Functionalizer:
         # Another output of the same node has this memory already: the same tensor, or another part of a hidden base.
         is_empty = any(type(size) is int and size == 0 for size in o.shape)
         is_same = not is_empty and same_geometry(o, self.info.values[storage.root].proxy)
-        self.info.values[o.name] = Value(o, storage.root if is_same else None, None, None, True, current, storage.version)
+        self.info.values[o.name] = Value(
+            o, storage.root if is_same else None, None, None, True, current, storage.version
+        )
         storage.members.append(o.name)
 
     # Writes
@@ -208,7 +216,9 @@ class Functionalizer:
         args = tree_map(self.read, tuple(None if n == where else a for n, a in enumerate(node.args)))
         kwargs = tree_map(self.read, {k: v for k, v in node.kwargs.items() if k != where})
         is_seen = tracked and self.info.is_tracked(p.name)
-        requires_grad = old.requires_grad or (is_seen and any(t.requires_grad for t in (*_tensors(args), *_tensors(kwargs))))
+        requires_grad = old.requires_grad or (
+            is_seen and any(t.requires_grad for t in (*_tensors(args), *_tensors(kwargs)))
+        )
         sym = prims.random_write_through if node.sym.traits.is_random else prims.write_through
         views = tree_map(self.read, self.info.view_chain(p.name))
         strides = {"strides": root.layout.strides} if self.info.needs_strides(p.name) else {}  # type: ignore[union-attr]
@@ -254,14 +264,20 @@ class Functionalizer:
         if value is not root and self.info.view_chain(value.proxy.name):
             value.current, value.version = new, storage.version
 
-    def _updated_root(self, root: Value, old_root: TensorProxy, p: TensorProxy, new: TensorProxy, is_seen: bool) -> TensorProxy:
+    def _updated_root(
+        self, root: Value, old_root: TensorProxy, p: TensorProxy, new: TensorProxy, is_seen: bool
+    ) -> TensorProxy:
         views = tree_map(self.read, self.info.view_chain(p.name))
         strides = root.proxy.layout.strides if self.info.needs_strides(p.name) else None  # type: ignore[union-attr]
         requires_grad = old_root.requires_grad or (is_seen and new.requires_grad)
         kwargs = {} if strides is None else {"strides": strides}
-        return self._emit(prims.view_update, (old_root, new, views), kwargs, like=root.proxy, requires_grad=requires_grad)
+        return self._emit(
+            prims.view_update, (old_root, new, views), kwargs, like=root.proxy, requires_grad=requires_grad
+        )
 
-    def _emit(self, sym: Symbol, args: tuple, kwargs: Any = None, *, like: TensorProxy, requires_grad: bool) -> TensorProxy:
+    def _emit(
+        self, sym: Symbol, args: tuple, kwargs: Any = None, *, like: TensorProxy, requires_grad: bool
+    ) -> TensorProxy:
         out = like.replace(
             name=self.trace.unique_name(f"{_stem(like.name)}_v"), requires_grad=requires_grad, layout=None
         )
@@ -281,7 +297,8 @@ class Functionalizer:
         if (src.dtype, src.device) != (dst.dtype, dst.device):
             to = (src, dst.device, dst.dtype)
             args = (src, torch.device(dst.device.device_str()), dst.torch_dtype)
-            src = self._emit(symbol_for(torch.Tensor.to), args, like=src.replace(name=src.name, dtype=to[2], device=to[1]), requires_grad=requires_grad)  # fmt: skip
+            like = src.replace(name=src.name, dtype=to[2], device=to[1])
+            src = self._emit(symbol_for(torch.Tensor.to), args, like=like, requires_grad=requires_grad)
         if src.shape != dst.shape:
             src = self._emit(symbol_for(torch.Tensor.expand), (src, dst.shape), like=dst, requires_grad=requires_grad)
         return self._laid_out(src, dst, requires_grad)
@@ -314,7 +331,8 @@ class Functionalizer:
         requires_grad = requires_grad and sym.traits.is_differentiable and is_inexact
         out = self._emit(sym, args, kwargs, like=like, requires_grad=requires_grad)
         if out.dtype != target.dtype:
-            out = self._emit(symbol_for(torch.Tensor.to), (out, target.torch_dtype), like=target, requires_grad=requires_grad)  # fmt: skip
+            args = (out, target.torch_dtype)
+            out = self._emit(symbol_for(torch.Tensor.to), args, like=target, requires_grad=requires_grad)
         self._check_shape(node, out, target)
         if node.sym.traits.writes == ("out",):
             self._alias_result(node, target)
@@ -339,16 +357,19 @@ class Functionalizer:
         new = [
             w.replace(
                 name=self.trace.unique_name(f"{_stem(w.name)}_v"), layout=None,
-                requires_grad=requires_grad and twin.is_tracked and (w.torch_dtype.is_floating_point or w.torch_dtype.is_complex),
+                requires_grad=requires_grad and twin.is_tracked and (w.torch_dtype.is_floating_point or
+                w.torch_dtype.is_complex),
             )
             for w in written
         ]  # fmt: skip
         by_name = {w.name: n for w, n in zip(written, new, strict=True)}
         retracked = requires_grad and not any(a.requires_grad for a in (*_tensors(node.args), *_tensors(node.kwargs)))
         result = tree_map(
-            lambda o: (by_name[o.name] if o.name in known else self._retracked(o, node, retracked))
-            if isinstance(o, TensorProxy)
-            else o,
+            lambda o: (
+                (by_name[o.name] if o.name in known else self._retracked(o, node, retracked))
+                if isinstance(o, TensorProxy)
+                else o
+            ),
             node.output,
         )
         made = {n.name for n in new}
@@ -377,7 +398,9 @@ class Functionalizer:
                 self.info.add_root(result, result)
                 continue
             own = self.info.add_view(result, o.name, None, None, current=result, is_tracked=True)
-            is_inner = not any(isinstance(a, TensorProxy) and a.layout and self.info.storage_of(a.name) is storage for a in inputs)
+            is_inner = not any(
+                isinstance(a, TensorProxy) and a.layout and self.info.storage_of(a.name) is storage for a in inputs
+            )
             if is_inner or n in body.dirty:
                 storage.has_tracked_write |= result.requires_grad
                 self._adopt(storage, o, result)
@@ -391,7 +414,11 @@ class Functionalizer:
         body = node.args[2]
 
         def tracked(n: int, o: Any) -> Any:
-            if not isinstance(o, TensorProxy) or n in body.non_differentiable or not (o.torch_dtype.is_floating_point or o.torch_dtype.is_complex):
+            if (
+                not isinstance(o, TensorProxy)
+                or n in body.non_differentiable
+                or not (o.torch_dtype.is_floating_point or o.torch_dtype.is_complex)
+            ):
                 return o
             return o if o.requires_grad else o.replace(name=o.name, requires_grad=True)
 
@@ -435,7 +462,9 @@ class Functionalizer:
                 if isinstance(p, TensorProxy):
                     is_checked = body.saved_for_backward is not None and n in body.saved_for_backward
                     storage = self.info.storage_of(p.name)
-                    (checked if is_checked else on_context).update({p.name} if storage is None else {p.name, storage.root})
+                    (checked if is_checked else on_context).update(
+                        {p.name} if storage is None else {p.name, storage.root}
+                    )
         return on_context - checked
 
     def is_physical(self, root: Value) -> bool:
@@ -505,4 +534,3 @@ def _tensors(x: Any) -> list[TensorProxy]:
 
     visit(x)
     return found
-

@@ -339,7 +339,9 @@ _ENV_VARS: Final = (
     EnvVar("THUNDER_DISABLE", bool, False, "run programs as they are instead of compiling them"),
     EnvVar("THUNDER_DISABLE_PASS", tuple, (), "names of passes to leave out, comma separated"),
     EnvVar("THUNDER_FULL_TRACEBACK", bool, False, "show thunder's own frames in tracebacks of errors"),
-    EnvVar("THUNDER_CACHE_DIR", str, None, "directory of compiled regions; unset: ~/.cache/thunder; none: keep nothing"),
+    EnvVar(
+        "THUNDER_CACHE_DIR", str, None, "directory of compiled regions; unset: ~/.cache/thunder; none: keep nothing"
+    ),
     EnvVar("THUNDER_ANNOTATE_TRACES", bool, False, "mark each operation of generated code for profilers"),
 )
 ENV: Final[Mapping[str, EnvVar]] = MappingProxyType({variable.name: variable for variable in _ENV_VARS})

@@ -1,6 +1,7 @@
 """Writes to memory that a call also reads, or writes more than once: what torch says to them.
 
-Torch refuses many of them by looking at addresses, which traced tensors have none of. Such a call is tried once on small
+Torch refuses many of them by looking at addresses, which traced tensors have none of. Such a call is tried once on
+small
 real tensors that lie in memory as the traced ones do.
 """
 
@@ -29,7 +30,9 @@ def check_overlap(node: BoundSymbol) -> None:
     buffers: dict[int, torch.Tensor] = {}
     with real_tensors_only(), torch.no_grad(), torch.random.fork_rng(devices=[]):
         real = {p.name: _real(p, tensors, buffers) for p in tensors}
-        args, kwargs = tree_map(lambda x: real.get(x.name, x) if isinstance(x, TensorProxy) else x, (node.args, node.kwargs))
+        args, kwargs = tree_map(
+            lambda x: real.get(x.name, x) if isinstance(x, TensorProxy) else x, (node.args, node.kwargs)
+        )
         try:
             node.sym.torch_fn(*args, **kwargs)  # type: ignore[misc]
         except RuntimeError as e:
@@ -54,7 +57,11 @@ def _is_suspect(node: BoundSymbol, tensors: list[TensorProxy]) -> bool:
 def _is_small(tensors: list[TensorProxy]) -> bool:
     total = 0
     for p in tensors:
-        sizes = (*p.shape, *(p.layout.strides if p.layout is not None else ()), p.layout.offset if p.layout is not None else 0)
+        sizes = (
+            *p.shape,
+            *(p.layout.strides if p.layout is not None else ()),
+            p.layout.offset if p.layout is not None else 0,
+        )
         if not all(isinstance(s, int) for s in sizes):
             return False
         total += p.numel if p.layout is None else extent(p)[1]

@@ -52,7 +52,8 @@ class CONSTRAINT(Enum):
 class Layout:
     """Where a tensor lies: an id of its storage (equal ids share memory), strides and offset in elements.
 
-    Strides and offset are of the captured program; a value that a rewrite makes carries none (`TensorProxy.layout` is None).
+    Strides and offset are of the captured program; a value that a rewrite makes carries none (`TensorProxy.layout` is
+    None).
     """
 
     storage: int
@@ -504,9 +505,7 @@ def pytype(x: Any) -> type | None:
     return type(x) if isinstance(x, Number) else None
 
 
-def numberproxy(
-    cls: type, value: Any, constraint: CONSTRAINT | None = None, *, name: str | None = None
-) -> NumberProxy:
+def numberproxy(cls: type, value: Any, constraint: CONSTRAINT | None = None, *, name: str | None = None) -> NumberProxy:
     """A number proxy for values of the Python type `cls`."""
     table = {bool: IntegerProxy, int: IntegerProxy, float: FloatProxy, complex: ComplexProxy}
     if name is None and cls is bool:

@@ -132,7 +132,9 @@ class Symbol:
     def has_tag(self, tag: Any) -> bool:
         return bool(self.tags) and tag in self.tags  # type: ignore[operator]
 
-    def bind(self, *args: Any, output: Any, subsymbols: Any = None, _call_ctx: Any = None, **kwargs: Any) -> BoundSymbol:
+    def bind(
+        self, *args: Any, output: Any, subsymbols: Any = None, _call_ctx: Any = None, **kwargs: Any
+    ) -> BoundSymbol:
         """An occurrence with a known output, not added to any trace. Its origin is the current one."""
         return BoundSymbol(self, args, kwargs, output, given_subsymbols=subsymbols, call_ctx=_call_ctx)
 
@@ -201,7 +203,8 @@ class BoundSymbol:
 
     @cached_property
     def flat_proxy_args(self) -> tuple[Proxy, ...]:
-        """Proxies that the node reads, each once, in order; symbolic sizes count as the numbers that they are made of."""
+        """Proxies that the node reads, each once, in order; symbolic sizes count as the numbers that they are made of.
+        """
         found: dict[str, Proxy] = {}
         for leaf in self.flat_args:
             if isinstance(leaf, Proxy):
@@ -331,7 +334,12 @@ def _decompose(bsym: BoundSymbol) -> tuple[BoundSymbol, ...]:
     return tuple(s.renamed({n: p for n, p in names.items() if n not in own}) for s in scratch.bound_symbols)
 
 
-bsym_trace_factory: Callable[[str, Sequence[Proxy]], Any]
+def _no_factory(prefix: str | None, known: Sequence[Proxy]) -> Any:
+    raise UnsupportedOpError("thunder.core.trace is not loaded")
+
+
+# Makes the scratch trace of a decomposition. Traces are made of bound symbols, so their module fills this in.
+bsym_trace_factory: Callable[[str, Sequence[Proxy]], Any] = _no_factory
 
 
 def gather_tags(bsym: BoundSymbol) -> set:

@@ -61,11 +61,23 @@ class _Watched:
 
 
 # Logging is no part of a program: captured code runs without it, instead of being refused.
-_LOGGING_METHODS = ("debug", "info", "warning", "warn", "error", "critical", "exception", "log", "warning_once", "info_once")
+_LOGGING_METHODS = (
+    "debug",
+    "info",
+    "warning",
+    "warn",
+    "error",
+    "critical",
+    "exception",
+    "log",
+    "warning_once",
+    "info_once",
+)
 
 
 def _ignore_logging() -> None:
-    """Lets captured programs call loggers; libraries add methods of their own to Logger, so this runs per compilation."""
+    """Lets captured programs call loggers; libraries add methods of their own to Logger, so this runs per compilation.
+    """
     methods = (getattr(logging.Logger, name, None) for name in _LOGGING_METHODS)
     torch._dynamo.config.ignore_logging_functions.update(m for m in methods if m is not None)
 
@@ -83,7 +95,9 @@ def note_gradient_counts() -> None:
         return
 
     @functools.wraps(rewire)
-    def wrapped(self: Any, fwd_freevars: Any, bwd_out: Any, bwd_graph: Any, bwd_freevars: Any, orig_fwd_args: Any) -> Any:
+    def wrapped(
+        self: Any, fwd_freevars: Any, bwd_out: Any, bwd_graph: Any, bwd_freevars: Any, orig_fwd_args: Any
+    ) -> Any:
         items = list(getattr(bwd_out, "items", [bwd_out]))
         while len(items) > len(orig_fwd_args) and getattr(items[-1], "value", 0) is None:
             items.pop()

@@ -1,7 +1,9 @@
 """In-place programs with their writes.
 
-A write stays a write (`prims.copy_` of the new value), and right after it `prims.update_aliases` gives new names to every
-other tensor that lies in the memory written. So data flow alone gives the order: whatever reads a new name runs after the
+A write stays a write (`prims.copy_` of the new value), and right after it `prims.update_aliases` gives new names to
+every
+other tensor that lies in the memory written. So data flow alone gives the order: whatever reads a new name runs after
+the
 write, and nothing reads an old name any more.
 """
 
@@ -9,13 +11,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from thunder.core import prims
 from thunder.core.alias_analysis import Storage, Value
 from thunder.core.functionalization import Functionalizer
 from thunder.core.prims.inplace import AliasRule
 from thunder.core.proxies import TensorProxy
 from thunder.torch.registry import symbol_for
-import torch
 
 
 class AliasUpdater(Functionalizer):

@@ -9,7 +9,7 @@ from typing import Any
 from thunder.core.origin import origin
 from thunder.core.symbol import BoundSymbol, Symbol, Traits
 from thunder.core.trace import TraceCtx
-from thunder.core.transform_common import Transform
+from thunder.core.transform_base import Transform
 from thunder.dev_utils.utils import is_computation
 from thunder.jit import JitSettings
 

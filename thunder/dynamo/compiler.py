@@ -15,7 +15,7 @@ from thunder.core.log import get_logger
 from thunder.core.options import CompileOptions, resolve_cache_option, resolve_sharp_edges_option
 from thunder.core.torch_compat import note_gradient_counts
 from thunder.core.trace import TraceCtx
-from thunder.core.transform_common import Transform
+from thunder.core.transform_base import Transform
 from thunder.dynamo.pieces import PieceCompiler, SplitProgram, ThunderPiece
 from thunder.dynamo.repro import write_reproducers
 from thunder.dynamo.utils import CompilerType, SubgraphInfo, get_split_reasons_string, input_to_example_input_meta

@@ -17,7 +17,12 @@ from thunder.core.options import CompileOptions
 from thunder.core.passes import PassContext
 from thunder.core.proxies import TensorProxy
 from thunder.core.pytree import tree_flatten
-from thunder.core.torch_compat import FakeTensorMode, fake_mode_of_tracing, tracing_fake_mode, without_saved_tensor_hooks
+from thunder.core.torch_compat import (
+    FakeTensorMode,
+    fake_mode_of_tracing,
+    tracing_fake_mode,
+    without_saved_tensor_hooks,
+)
 from thunder.core.trace import TraceCtx
 from thunder.core.tracing import tracectx
 from thunder.extend.executor import lookasides_of
@@ -164,7 +169,9 @@ class CompiledGraph:
         placeholders = [n for n in self.gm.graph.nodes if n.op == "placeholder"]
         inputs = []
         for node, requires_grad in zip(placeholders, self._requires_grad, strict=True):
-            p = lowering.input_proxy(example_value(node), input_name(node.name, self.settings.argument_names), requires_grad=requires_grad)
+            p = lowering.input_proxy(
+                example_value(node), input_name(node.name, self.settings.argument_names), requires_grad=requires_grad
+            )
             inputs.append(p)
         inputs = _share_memory(lowering, placeholders, inputs, pattern)
         trace.args = tuple(inputs)

@@ -1,6 +1,7 @@
 """fx graph to trace: one interpreter, one node at a time.
 
-The metadata of every value is the one that Dynamo's fake tensors have found (`meta["example_value"]`), so a node needs no
+The metadata of every value is the one that Dynamo's fake tensors have found (`meta["example_value"]`), so a node needs
+no
 meta rule of ours to be lowered, and what shares memory with what is known from the fake storages.
 """
 
@@ -10,8 +11,8 @@ import builtins
 import re
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from pathlib import Path
 from functools import partial
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -70,8 +71,6 @@ def module_path(node: fx.Node) -> str:
     if not stack:
         return ""
     return str(next(reversed(stack.values()))[0]).replace("L['self'].", "")
-
-
 
 
 _POSITIONAL = re.compile(r"^[lL]_args_(?P<n>\d+)_(?P<rest>.*)$")
@@ -360,7 +359,9 @@ class Lowering:
                 if name.isidentifier() and name not in self.trace.names:
                     self._bind_symbol(size.node.expr, (CallMethodKey("size"), SequenceKey(dim)), p)
 
-    def _number_from_data(self, node: fx.Node, args: tuple, kwargs: dict[str, Any], example: Any, bindings: dict) -> Any:
+    def _number_from_data(
+        self, node: fx.Node, args: tuple, kwargs: dict[str, Any], example: Any, bindings: dict
+    ) -> Any:
         """A call such as `x.item()`: it stays, and what reads its result reads the symbol."""
         fn: Any = node.target
         if node.op == "call_method":
@@ -388,10 +389,8 @@ class Lowering:
         special = _SPECIAL_FUNCTIONS.get(fn)
         if special is not None:
             return special(self, args, kwargs)
-        if isinstance(fn, HigherOrderOperator) and fn.name() in _HIGHER_ORDER:
-            return _HIGHER_ORDER[fn.name()](self, node, args, kwargs, example)
         if isinstance(fn, HigherOrderOperator):
-            raise UnsupportedOpError(f"the higher-order operator {fn.name()}")
+            return self._higher_order(fn, node, args, kwargs, example)
         has_tensor = any(isinstance(a, TensorProxy) for a in tree_iter((args, kwargs)))
         if not has_tensor and example is None and changes_state(fn):
             raise UnsupportedOpError(f"{symbol_name(fn)} changes the state of torch around the operations that follow")
@@ -412,6 +411,11 @@ class Lowering:
             return concrete(example)
         return self.call(fn, args, kwargs, example, node.name)
 
+    def _higher_order(self, fn: Any, node: fx.Node, args: tuple, kwargs: dict[str, Any], example: Any) -> Any:
+        if fn.name() not in _HIGHER_ORDER:
+            raise UnsupportedOpError(f"the higher-order operator {fn.name()}")
+        return _HIGHER_ORDER[fn.name()](self, node, args, kwargs, example)
+
     def _property(self, a: TensorProxy, attribute: str, example: Any, name: str) -> Any:
         if attribute == "data":
             return self.call(torch.Tensor.detach, (a,), {}, example, name)
@@ -419,7 +423,14 @@ class Lowering:
 
 
 _PLAIN_PYTHON: set[Any] = {builtins.getattr, fx.node._side_effectful_functions.__class__, max, min, sum, len}
-_PLAIN_PYTHON |= {__import__("operator").getitem, torch.sym_max, torch.sym_min, torch.sym_int, torch.sym_float, torch.sym_not}
+_PLAIN_PYTHON |= {
+    __import__("operator").getitem,
+    torch.sym_max,
+    torch.sym_min,
+    torch.sym_int,
+    torch.sym_float,
+    torch.sym_not,
+}
 
 
 def example_value(node: fx.Node) -> Any:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from thunder.core.errors import ThunderValueError
-from thunder.core.transform_common import Transform
+from thunder.core.transform_base import Transform
 from thunder.extend.executor import Executor
 from thunder.extend.registry import get_default_executors, get_executor
 from thunder.recipes.recipe import Interpreter, Plugin, Recipe

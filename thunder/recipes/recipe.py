@@ -13,7 +13,7 @@ import torch
 
 from thunder.core.baseutils import did_you_mean
 from thunder.core.errors import ThunderTypeError, ThunderValueError
-from thunder.core.transform_common import Transform
+from thunder.core.transform_base import Transform
 from thunder.dynamo import ThunderCompiler
 from thunder.extend.executor import Executor, OperatorExecutor
 from thunder.extend.registry import get_default_executors

@@ -61,14 +61,15 @@ def metadata_key(p: TensorProxy) -> Hashable:
 
 
 def call_key(fn: Any, flat_args: list, spec: Any) -> Hashable | None:
-    """A key for a call on proxies, or None where it has none. Equal tensors at two places are told from different ones."""
+    """A key for a call on proxies, or None where it has none. Equal tensors at two places are told from different ones.
+    """
     seen: dict[str, int] = {}
     parts: list[Hashable] = []
     try:
         for leaf in flat_args:
             if isinstance(leaf, TensorProxy):
                 parts.append(("t", seen.setdefault(leaf.name, len(seen)), metadata_key(leaf)))
-            elif isinstance(leaf, NumberProxy | CollectionProxy | Proxy) or isinstance(leaf, SYMBOLIC_TYPES):
+            elif isinstance(leaf, (NumberProxy | CollectionProxy | Proxy, SYMBOLIC_TYPES)):
                 return None
             else:
                 parts.append(hashable_leaf(leaf))
@@ -120,7 +121,9 @@ class StorageIds:
         return self._ids[key]
 
 
-def proxy_of(t: torch.Tensor, *, name: str | None = None, prefix: str = "t", requires_grad: bool | None = None) -> TensorProxy:
+def proxy_of(
+    t: torch.Tensor, *, name: str | None = None, prefix: str = "t", requires_grad: bool | None = None
+) -> TensorProxy:
     """A proxy with the metadata of a tensor and no layout."""
     return TensorProxy(
         name,

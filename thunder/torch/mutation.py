@@ -56,7 +56,9 @@ _STATISTICS = ("running_mean", "running_var")
 
 def _statistics_written(fn: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[str, ...]:
     """The running statistics that a normalization updates; no schema declares them."""
-    if (fn is F.batch_norm and _argument(fn, "training", args, kwargs)) or (fn is F.instance_norm and _argument(fn, "use_input_stats", args, kwargs) in (None, True)):
+    if (fn is F.batch_norm and _argument(fn, "training", args, kwargs)) or (
+        fn is F.instance_norm and _argument(fn, "use_input_stats", args, kwargs) in (None, True)
+    ):
         pass
     else:
         return ()
@@ -72,7 +74,9 @@ def _variant(fn: Any, writes: tuple[int | str, ...], suffix: str) -> Symbol:
         module="ltorch",
         tags=(OpTags.IN_PLACE,),
         torch_fn=fn,
-        traits=Traits(writes=writes, is_random=base.is_random, is_barrier=True, is_differentiable=base.is_differentiable),
+        traits=Traits(
+            writes=writes, is_random=base.is_random, is_barrier=True, is_differentiable=base.is_differentiable
+        ),
     )
 
 

@@ -87,7 +87,9 @@ def traits_of(fn: Any) -> Traits:
         traits = _packet_traits(packet, name)
     else:
         inplace = name.endswith("_") and not name.startswith("_")
-        traits = Traits(writes=(0,) if inplace else (), is_barrier=inplace, is_differentiable=name not in _UNDIFFERENTIABLE)
+        traits = Traits(
+            writes=(0,) if inplace else (), is_barrier=inplace, is_differentiable=name not in _UNDIFFERENTIABLE
+        )
     if name in _RANDOM_PYTHON_FUNCTIONS:
         traits = Traits(traits.writes, True, traits.is_kept, traits.is_barrier, traits.is_differentiable)
     return traits
@@ -179,7 +181,12 @@ def takes_tensor_first(name: str) -> bool:
 
 def method_call(name: str, args: tuple, kwargs: dict[str, Any]) -> tuple[Any, tuple]:
     """A Tensor method's call as (callable, arguments), with sizes given one by one collected in a tuple."""
-    if len(args) > 1 and _takes_sizes(name) and isinstance(args[1], int | torch.SymInt) and not isinstance(args[1], bool):
+    if (
+        len(args) > 1
+        and _takes_sizes(name)
+        and isinstance(args[1], int | torch.SymInt)
+        and not isinstance(args[1], bool)
+    ):
         args = (args[0], tuple(args[1:]))
     fn = _method_callable(name)
     if len(args) == 1 and fn is getattr(torch, name, None) and _takes_sizes(name) and not kwargs:

@@ -34,19 +34,22 @@ def _custom_vjp_printer(bsym: BoundSymbol, out: Any, args: Any, kwargs: Any) -> 
 
 
 custom_vjp = make_prim(
-    "CUSTOM_VJP", "custom_vjp", meta=_custom_vjp_meta, python_printer=_custom_vjp_printer, python_impl=lambda outs, inputs, body: tuple(outs),
+    "CUSTOM_VJP", "custom_vjp", meta=_custom_vjp_meta, python_printer=_custom_vjp_printer,
+    python_impl=lambda outs, inputs, body: tuple(outs),
     traits=Traits(is_barrier=True),
 )  # fmt: skip
 custom_vjp.__dict__["__doc__"] = (
-    "The outputs of a custom autograd function: the values `outs`, whose gradient with respect to `inputs` is what `body` "
-    "computes."
+    "The outputs of a custom autograd function: the values `outs`, whose gradient with respect to `inputs` is "
+    "what `body` computes."
 )
 
 late_saved = make_prim(
     "LATE_SAVED", "late_saved", meta=lambda body, saved: None, python_impl=lambda body, saved: None,
     traits=Traits(is_kept=True, is_barrier=True), tags=(OpTags.DONT_DCE,),
 )  # fmt: skip
-late_saved.__dict__["__doc__"] = "What a custom backward reads when it runs: its saved tensors as they are when forward ends."
+late_saved.__dict__["__doc__"] = (
+    "What a custom backward reads when it runs: its saved tensors as they are when forward ends."
+)
 
 
 class _WithHistory(torch.autograd.Function):
@@ -63,7 +66,9 @@ with_history = make_prim(
     "WITH_HISTORY", "with_history", meta=lambda window, value: fresh(window, requires_grad=value.requires_grad),
     python_impl=_WithHistory.apply,
 )  # fmt: skip
-with_history.__dict__["__doc__"] = "A tensor on the memory of `window` with the autograd history of `value`, equal to it."
+with_history.__dict__["__doc__"] = (
+    "A tensor on the memory of `window` with the autograd history of `value`, equal to it."
+)
 
 unversioned = make_prim(
     "UNVERSIONED", "unversioned", meta=lambda a: fresh(a, requires_grad=False), python_impl=lambda a: a.data,

@@ -39,7 +39,8 @@ copy_ = make_prim(
 class AliasRule:
     """What a write through one tensor means for the other names of its memory: how their gradient flows.
 
-    views: for each alias the views that give it from the root. The first alias is the root, unless the root was written.
+    views: for each alias the views that give it from the root. The first alias is the root, unless the root was
+    written.
     written: the views that give the written tensor from the root.
     is_seen: autograd sees the write.
     """
@@ -76,7 +77,9 @@ update_data = make_prim(
     "UPDATE_DATA", "update_data", meta=lambda old, new: fresh(new, requires_grad=old.requires_grad),
     python_impl=_same_value,
 )  # fmt: skip
-update_data.__dict__["__doc__"] = "The value of `new` with the autograd history of `old`: a write that autograd does not see."
+update_data.__dict__["__doc__"] = (
+    "The value of `new` with the autograd history of `old`: a write that autograd does not see."
+)
 
 
 def _strided_view(base: torch.Tensor, size: Any, stride: Any, offset: int) -> torch.Tensor:
@@ -97,7 +100,8 @@ strided_view = make_prim(
 
 
 def apply_views(base: Any, views: ViewChain) -> Any:
-    """The view that a chain of view operations gives of `base`; each step is (function, arguments, keywords, output)."""
+    """The view that a chain of view operations gives of `base`; each step is (function, arguments, keywords, output).
+    """
     for fn, args, kwargs, index in views:
         base = fn(base, *args, **kwargs)
         base = base if index is None else base[index]
@@ -130,7 +134,11 @@ def _write_through(
     base: torch.Tensor, views: ViewChain, fn: Callable, where: int | str, args: tuple, kwargs: dict, strides: Any = None
 ) -> torch.Tensor:
     same = strides is None or tuple(base.stride()) == tuple(strides)
-    result = base.clone() if same else torch.empty_strided(base.shape, strides, dtype=base.dtype, device=base.device).copy_(base)
+    result = (
+        base.clone()
+        if same
+        else torch.empty_strided(base.shape, strides, dtype=base.dtype, device=base.device).copy_(base)
+    )
     window = apply_views(result, views)
     if isinstance(where, int):
         fn(*args[:where], window, *args[where + 1 :], **kwargs)
@@ -175,7 +183,11 @@ def _setitem(a: torch.Tensor, key: Any, value: Any) -> torch.Tensor:
 
 
 copy_with_setitem = make_prim(
-    "COPY_WITH_SETITEM", "copy_with_setitem", meta=lambda a, key, value: fresh(a), torch_fn=_setitem, python_impl=_setitem
+    "COPY_WITH_SETITEM",
+    "copy_with_setitem",
+    meta=lambda a, key, value: fresh(a),
+    torch_fn=_setitem,
+    python_impl=_setitem,
 )
 
 
@@ -214,7 +226,10 @@ setitem_value_grad = make_prim(
 
 
 def _clone_with_strides(x: torch.Tensor) -> torch.Tensor:
-    """A copy with the strides of `x`, which decide in what order random numbers are drawn; dense where elements overlap."""
+    """A copy with the strides of `x`, which decide in what order random numbers are drawn.
+
+    Dense where elements overlap.
+    """
     new = x.clone()
     if x.layout is not torch.strided or new.stride() == x.stride() or 0 in x.stride():
         return new

@@ -1,7 +1,9 @@
 """Gradients from torch's own autograd.
 
-For an operation without a gradient rule of its own, the operation and its backward run once on fake tensors, and the aten
-operations seen are the rule: a template, kept by operation and input metadata, that is emitted wherever the operation is
+For an operation without a gradient rule of its own, the operation and its backward run once on fake tensors, and the
+aten
+operations seen are the rule: a template, kept by operation and input metadata, that is emitted wherever the operation
+is
 met again. So every operation that torch can differentiate has the gradient that eager has, as readable nodes.
 """
 
@@ -15,15 +17,15 @@ import torch
 
 from thunder.core.errors import UnsupportedOpError
 from thunder.core.origin import BACKWARD, origin
-from thunder.core.proxies import AnyProxy, TensorProxy
 from thunder.core.prims.base import make_prim
+from thunder.core.proxies import AnyProxy, TensorProxy
 from thunder.core.pytree import tree_flatten, tree_map, tree_unflatten
 from thunder.core.sizes import concrete
 from thunder.core.symbol import BoundSymbol, Traits
 from thunder.core.torch_compat import OpOverload, TorchDispatchMode, aten_packet, storage_key
 from thunder.core.trace import TraceCtx
 from thunder.core.tracing import get_tracectx
-from thunder.torch.fakes import call_key, fake_mode, quiet_autocast, to_fake, to_real_leaf, symbolic_dispatch
+from thunder.torch.fakes import call_key, fake_mode, quiet_autocast, symbolic_dispatch, to_fake, to_real_leaf
 from thunder.torch.registry import symbol_for
 
 
@@ -254,7 +256,10 @@ def _record(fn: Callable, flat: list, spec: Any, wanted: Sequence[bool]) -> Temp
         with recorder:
             result = fn(*real_args, **real_kwargs)
         outs = [o for o in tree_flatten(result)[0] if isinstance(o, torch.Tensor)]
-        cotangents = [torch.empty(o.shape, dtype=o.dtype, device=o.device) if w else None for o, w in zip(outs, wanted, strict=True)]  # fmt: skip
+        cotangents = [
+            torch.empty(o.shape, dtype=o.dtype, device=o.device) if w else None
+            for o, w in zip(outs, wanted, strict=True)
+        ]
         first_backward = len(recorder.nodes)
         cotangent_refs = [recorder.enter(c) if c is not None else None for c in cotangents]
         output_refs = [recorder.ref_of(o) for o in outs]
@@ -280,7 +285,12 @@ def _live(nodes: Sequence[TemplateNode], needed: set[int]) -> list[TemplateNode]
 
 
 def _finish_template(
-    n_inputs: int, outputs: list, cotangents: list, forward: list[TemplateNode], backward: list[TemplateNode], grads: tuple
+    n_inputs: int,
+    outputs: list,
+    cotangents: list,
+    forward: list[TemplateNode],
+    backward: list[TemplateNode],
+    grads: tuple,
 ) -> Template:
     """Drops dead nodes, and keeps the call whole where its backward can do with its inputs and outputs."""
     backward = _live(backward, {g.n for g in grads if g is not None})
@@ -291,7 +301,7 @@ def _finish_template(
     from_outputs = known | {o.n for o in outputs}
     residual = reads - from_outputs
     views = _views_for(forward, residual, from_outputs)
-    all_refs = [o for o in outputs] + [c if c is not None else Ref(-1) for c in cotangents]
+    all_refs = list(outputs) + [c if c is not None else Ref(-1) for c in cotangents]
     if views is not None:
         folded, grads = _without_double_transposes([*views, *backward], grads)
         return Template(n_inputs, len(outputs), None, all_refs, tuple(folded), grads)
@@ -403,7 +413,8 @@ def auto_vjp(node: BoundSymbol, args: tuple, kwargs: dict) -> tuple[Any, Pullbac
 
 
 def operator_vjp(node: BoundSymbol) -> Pullback:
-    """`auto_vjp` of an executor's operator, whose function may be out of autograd's reach: UnsupportedOpError says so."""
+    """`auto_vjp` of an executor's operator, whose function may be out of autograd's reach: UnsupportedOpError says so.
+    """
     fn, sym = node.sym.torch_fn, node.sym
     advice = "give it one: register_implementation(op, op, vjp=...)"
     try:
@@ -417,8 +428,8 @@ def operator_vjp(node: BoundSymbol) -> Pullback:
         ) from e
     if template is not None and not any(template.grads):
         raise UnsupportedOpError(
-            f"the operator {sym.name} of the executor {sym.executor.name} has no gradient rule, and its function gives a "
-            f"result that autograd does not track; {advice}"
+            f"the operator {sym.name} of the executor {sym.executor.name} has no gradient rule, and its function gives "
+            f"a result that autograd does not track; {advice}"
         )
     return auto_vjp(node, node.args, node.kwargs)[1]
 

@@ -1,6 +1,7 @@
 """One joint trace: the forward program and its gradient.
 
-Each node's rule runs in program order and leaves a pullback; the pullbacks are then played backwards, every node of them
+Each node's rule runs in program order and leaves a pullback; the pullbacks are then played backwards, every node of
+them
 under an origin with BACKWARD. `get_grad` marks where the cotangents of the outputs enter.
 """
 
@@ -95,8 +96,10 @@ class Autodiff:
 
     def _forward(self, node: BoundSymbol) -> None:
         outs = [o for o in node.flat_outs if isinstance(o, TensorProxy)]
-        tracked = bool(node.defined) and any(o.requires_grad for o in outs) and any(
-            isinstance(a, TensorProxy) and a.requires_grad for a in node.flat_args
+        tracked = (
+            bool(node.defined)
+            and any(o.requires_grad for o in outs)
+            and any(isinstance(a, TensorProxy) and a.requires_grad for a in node.flat_args)
         )
         with origin(node.origin):
             if node.sym is prims.late_saved:
@@ -116,7 +119,7 @@ class Autodiff:
             rule = find_rule(node.sym)
             legacy = None if rule is not None else grad_rule(node.sym)
         if rule is not None:
-            result, pull = self._traced(lambda: rule(*node.args, **node.kwargs), node)
+            _, pull = self._traced(lambda: rule(*node.args, **node.kwargs), node)
             self._remember(node, lambda c: pair_gradients(node, node.args, node.kwargs, pull(*c)), outs)
         elif legacy is not None:
             self._apply_legacy(node, legacy)
@@ -153,7 +156,9 @@ class Autodiff:
         self.pullbacks.append((node, play))
 
     def _apply_legacy(self, node: BoundSymbol, rule: Callable) -> None:
-        """A rule in the get_grad/put_grad form: nodes up to the first get_grad are forward, the rest is replayed backward."""
+        """A rule in the get_grad/put_grad form: nodes up to the first get_grad are forward, the rest is replayed
+        backward.
+        """
         scratch = from_trace(self.joint)
         with tracectx(scratch):
             result = rule(*node.args, **node.kwargs)
@@ -205,7 +210,7 @@ class Autodiff:
 
     def _update_data(self, node: BoundSymbol) -> None:
         """The value of the second argument with the history of the first."""
-        old, new = node.args
+        old = node.args[0]
         self.joint.add_bound_symbol(node)
         self._remember(node, lambda c: [(old, c[0])], [node.output])
 
@@ -295,7 +300,9 @@ class Autodiff:
 
         def play(cotangents: _Cotangents) -> None:
             if self.custom is None:
-                raise ThunderRuntimeError("a custom autograd function lost its saved values before its gradient was built")
+                raise ThunderRuntimeError(
+                    "a custom autograd function lost its saved values before its gradient was built"
+                )
             outs = [o for o in node.output if isinstance(o, TensorProxy)]
             given = [cotangents.get(o) for o in node.output]
             if all(g is None for g in given) or not outs:
@@ -321,4 +328,3 @@ _STRUCTURAL: dict[Any, Callable[[Autodiff, BoundSymbol], None]] = {
 def joint_trace(trace: TraceCtx, executors: Sequence[Any] = (), given: Collection[int] | None = None) -> TraceCtx:
     """The forward trace with its gradient appended; see `Autodiff.run`."""
     return Autodiff(trace, executors).run(given)
-

@@ -32,7 +32,8 @@ class CustomBackward:
         self._versions = {s: storage.version for s, storage in info.storages.items()}
         self._targets: dict[int, TensorProxy] = {}
         self._forward_names = {
-            s: {getattr(info.values[m].current, "name", m) for m in storage.members} for s, storage in info.storages.items()
+            s: {getattr(info.values[m].current, "name", m) for m in storage.members}
+            for s, storage in info.storages.items()
         }
 
     @classmethod
@@ -63,7 +64,7 @@ class CustomBackward:
 
     def play(self, node: BoundSymbol, cotangents: Sequence[Any]) -> list[tuple[Any, Any]]:
         """Emits the backward of one function; gives (input, gradient) pairs."""
-        outs, inputs, body = node.args
+        _, inputs, body = node.args
         given = []
         for n, (o, g) in enumerate(zip(node.output, cotangents, strict=True)):
             if n in body.non_differentiable and body.tensor_mask:

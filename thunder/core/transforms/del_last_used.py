@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from thunder.core import prims
+from thunder.core.origin import origin
 from thunder.core.passes import Pass, PassContext
 from thunder.core.proxies import CollectionProxy, Proxy
-from thunder.core.trace import TraceCtx, from_trace
 from thunder.core.symbol import BoundSymbol
-from thunder.core.origin import origin
+from thunder.core.trace import TraceCtx, from_trace
 
 
 @dataclass(frozen=True)

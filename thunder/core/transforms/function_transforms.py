@@ -20,7 +20,8 @@ from thunder.torch.registry import symbol_for
 
 
 def _joint_of(fn: Callable, flat: list[Any], spec: Any) -> tuple[TraceCtx, list[Any], Any]:
-    """The joint trace of `fn`, the proxies that stand for its floating-point inputs, and the structure of its result."""
+    """The joint trace of `fn`, the proxies that stand for its floating-point inputs, and the structure of its result.
+    """
     trace = TraceCtx(name="inner")
     inner: list[Any] = []
     with tracectx(trace):
@@ -72,11 +73,13 @@ def _gradients(flat: list[Any], grads: Sequence[Any]) -> list[Any]:
 
 
 def vjp(func: Callable) -> Callable:
-    """A function `(primals, cotangents) -> (result, gradients)`, to be called inside `thunder.trace` or another operation.
+    """A function `(primals, cotangents) -> (result, gradients)`, to be called inside `thunder.trace` or another
+    operation.
 
     Args:
         func: a function of thunder or torch operations.
-    The returned function takes a tuple of primals and one cotangent per output, and gives func's result and a tuple with
+    The returned function takes a tuple of primals and one cotangent per output, and gives func's result and a tuple
+    with
     the gradient of each primal (None for those that are no floating-point tensors).
     Raises ThunderValueError for a wrong number of cotangents.
     """

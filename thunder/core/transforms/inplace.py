@@ -80,7 +80,9 @@ class _Outputs:
     def _input_tensor(self, root: Value) -> Any:
         if root.proxy.name in self.inputs:
             return root.proxy
-        view = next(self.fz.info.values[m] for m in self.fz.info.storages[root.proxy.layout.storage].members if m in self.inputs)  # type: ignore[union-attr]
+        view = next(
+            self.fz.info.values[m] for m in self.fz.info.storages[root.proxy.layout.storage].members if m in self.inputs
+        )  # type: ignore[union-attr]
         producer = next(n for n in self.fz.trace.bound_symbols if n.output is root.proxy)
         self.epilogue.emit(producer.sym, producer.args, producer.kwargs, root.proxy)
         del view
@@ -210,5 +212,7 @@ def _write_inputs(fz: Functionalizer, plan: _Outputs) -> None:
             continue
         with origin(add_tags=(NO_GRAD,), pass_name="functionalization"):
             value = fz.read(root.proxy)
-            out = root.proxy.replace(name=fz.trace.unique_name(f"{root.proxy.name}_out"), requires_grad=False, layout=None)
+            out = root.proxy.replace(
+                name=fz.trace.unique_name(f"{root.proxy.name}_out"), requires_grad=False, layout=None
+            )
             fz.trace.emit(prims.copy_, (value, root.proxy), {}, out)

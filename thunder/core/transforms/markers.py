@@ -11,7 +11,14 @@ from thunder.core.rewrite import KEEP, rewrite
 from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx
 
-_MARKERS = (prims.custom_vjp, prims.late_saved, prims.update_data, prims.overwritten, prims.shallow_copy, prims.update_aliases)
+_MARKERS = (
+    prims.custom_vjp,
+    prims.late_saved,
+    prims.update_data,
+    prims.overwritten,
+    prims.shallow_copy,
+    prims.update_aliases,
+)
 
 
 @dataclass(frozen=True)

@@ -37,14 +37,24 @@ def may_be_view(node: BoundSymbol) -> bool:
     """Whether an output may share memory with an input, by schema and where schemas leave it open."""
     fn = node.sym.torch_fn
     name = node.sym.name.partition(".")[0]
-    if name in _MAYBE_VIEWS or name in ("strided_view", "shallow_copy", "update_data", "overwritten", "unversioned", "custom_vjp"):
+    if name in _MAYBE_VIEWS or name in (
+        "strided_view",
+        "shallow_copy",
+        "update_data",
+        "overwritten",
+        "unversioned",
+        "custom_vjp",
+    ):
         return True
     if _returns_views(fn):
         return True
     return any(
         isinstance(o, TensorProxy)
         and o.layout is not None
-        and any(isinstance(a, TensorProxy) and a.layout is not None and a.layout.storage == o.layout.storage for a in node.flat_args)
+        and any(
+            isinstance(a, TensorProxy) and a.layout is not None and a.layout.storage == o.layout.storage
+            for a in node.flat_args
+        )
         for o in node.flat_outs
     )
 
@@ -121,7 +131,8 @@ class _Memory(MemoryGroups):
 
 @dataclass(frozen=True)
 class ProtectOverwritten(Pass):
-    """A read of a value whose memory was written before becomes a read of a clone, made where the value was. O(nodes α).
+    """A read of a value whose memory was written before becomes a read of a clone, made where the value was. O(nodes
+    α).
 
     `written` names inputs that the epilogue writes, which is before backward runs.
     """

@@ -30,7 +30,8 @@ def recompute_in_backward(joint: TraceCtx, producers: Mapping[str, BoundSymbol])
         joint: forward nodes, then backward nodes, then the return.
         producers: the forward node for each value that backward computes again instead of reading.
 
-    Returns: a trace in which each copy stands right before its first use, tagged BACKWARD and RECOMPUTE_IN_BACKWARD, its
+    Returns: a trace in which each copy stands right before its first use, tagged BACKWARD and RECOMPUTE_IN_BACKWARD,
+    its
         outputs called `bw_<name>`; forward nodes that only backward needed are gone. O(nodes).
     """
     new = from_trace(joint)

@@ -1,11 +1,13 @@
 """Writes to inputs touch the bytes that the program writes, not the whole tensor.
 
-After functionalization, `cache[i] = v` on an input is a new tensor with row i changed, copied back at the end. Where nothing
+After functionalization, `cache[i] = v` on an input is a new tensor with row i changed, copied back at the end. Where
+nothing
 reads the older values any more, the operations run on the input's own memory instead and the copy is dropped.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -30,7 +32,11 @@ def _inplace_symbol(node: BoundSymbol) -> Symbol | None:
         return prims.setitem_
     name = getattr(node.sym.torch_fn, "__name__", "")
     made_from_write = "functionalization" in node.origin.passes and node.sym.executor is None
-    method = getattr(torch.Tensor, f"{name}_", None) if made_from_write and node.sym.torch_fn in _functions_named(name) else None
+    method = (
+        getattr(torch.Tensor, f"{name}_", None)
+        if made_from_write and node.sym.torch_fn in _functions_named(name)
+        else None
+    )
     return symbol_for(method) if method is not None else None
 
 
@@ -50,7 +56,8 @@ class _Chain:
 class Reinplace(Pass):
     """Runs the operations between an input and its written-back value in the input's memory. O(nodes α).
 
-    A chain is left alone where an older value, or a view of one, is read later, where an operation reads the memory that
+    A chain is left alone where an older value, or a view of one, is read later, where an operation reads the memory
+    that
     it would write through another name, or where the final value is returned.
     """
 
@@ -123,7 +130,7 @@ class _Facts:
         chain = operations[::-1]
         if not chain or src.name in self.returned or not self._is_dead_after(dst, chain[0]):
             return None
-        for n, following in zip(chain, chain[1:], strict=False):
+        for n, following in itertools.pairwise(chain):
             if not self._is_dead_after(self.nodes[n].output, following):
                 return None
         return _Chain(copy, tuple(chain))

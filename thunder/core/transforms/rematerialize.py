@@ -19,10 +19,10 @@ from thunder.core.passes import Pass, PassContext
 from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.sizes import hint
 from thunder.core.symbol import BoundSymbol
+from thunder.core.torch_compat import OpOverload, aten_packet
 from thunder.core.trace import TraceCtx
 from thunder.core.transforms.protect import may_be_view
 from thunder.core.transforms.recompute import recompute_in_backward, returned_names
-from thunder.core.torch_compat import OpOverload, aten_packet
 
 _FREE = 1  # bytes charged for what lives on anyway: inputs, parameters, outputs
 

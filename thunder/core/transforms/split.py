@@ -6,13 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from thunder.core import prims
-from thunder.core.origin import BACKWARD, RECOMPUTE_IN_BACKWARD, origin
+from thunder.core.origin import BACKWARD, origin
 from thunder.core.proxies import CollectionProxy, Proxy, TensorProxy
 from thunder.core.pytree import tree_flatten
-from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx, TraceTag
 from thunder.core.tracing import tracectx
-from thunder.core.transforms.dce import is_kept, live_nodes
+from thunder.core.transforms.dce import live_nodes
 
 
 @dataclass(frozen=True)
@@ -34,12 +33,10 @@ def split_forward_backward(joint: TraceCtx) -> SplitTraces:
     forward = [n for n in nodes if not n.is_backward]
     marks = {n.output.name: n.args[0].name for n in nodes if n.sym is prims.get_grad}
     backward = [n for n in nodes if n.is_backward and n.sym is not prims.get_grad]
-    flat = [o for o in tree_flatten(outputs)[0]]
+    flat = list(tree_flatten(outputs)[0])
     wanted = {v: k for k, v in marks.items()}
-    differentiable = tuple(
-        n for n, o in enumerate(flat)
-        if isinstance(o, TensorProxy) and o.name in wanted and o.name not in {q.name for q in flat[:n] if isinstance(q, Proxy)}
-    )  # fmt: skip
+    first = {o.name: n for n, o in reversed(list(enumerate(flat))) if isinstance(o, TensorProxy)}
+    differentiable = tuple(sorted(n for name, n in first.items() if name in wanted))
     cotangent_names = {n: wanted[flat[n].name] for n in differentiable}
     backward = live_nodes(backward, {g.name for g in grads if isinstance(g, Proxy)})
     known = {o.name for n in backward for o in n.defined} | set(marks)
@@ -62,7 +59,9 @@ def split_forward_backward(joint: TraceCtx) -> SplitTraces:
     return SplitTraces(fw, _backward_trace(joint, backward, grads, tensors, others, cotangents), differentiable)
 
 
-def _backward_trace(joint: TraceCtx, nodes: list, grads: Any, tensors: tuple, others: tuple, cotangents: list) -> TraceCtx:
+def _backward_trace(
+    joint: TraceCtx, nodes: list, grads: Any, tensors: tuple, others: tuple, cotangents: list
+) -> TraceCtx:
     bw = TraceCtx(name="backward_fn")
     bw.names = set(joint.names)
     bw.tags.add(TraceTag.BACKWARD)
@@ -81,7 +80,3 @@ def _backward_trace(joint: TraceCtx, nodes: list, grads: Any, tensors: tuple, ot
         bw.bound_symbols.extend(nodes)
         bw.emit(prims.python_return, (tuple(grads),), {}, None)
     return bw
-
-
-
-

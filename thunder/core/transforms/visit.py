@@ -30,7 +30,8 @@ def visitor_transform(
 ) -> TraceCtx:
     """A trace in which the nodes that `visit` makes stand before, after or in the place of each node.
 
-    `visit(bsym)` runs with the new trace current, so calling symbols makes nodes, which are children of the visited one.
+    `visit(bsym)` runs with the new trace current, so calling symbols makes nodes, which are children of the visited
+    one.
     A visitor that replaces a node must make nodes with the node's outputs. O(nodes).
     """
     new = from_trace(trace_from)
@@ -94,12 +95,18 @@ class Node:
         return f"<Node {self.number}: {self.bsym!r}>"
 
 
-def bsym_list_to_dag(bsyms: Sequence[BoundSymbol], *, producers: Any = None, consumers: Any = None) -> tuple[list, list]:
-    """The dependency graph: (nodes without parents, nodes without children). Its edges are who reads whose output. O(nodes)."""
+def bsym_list_to_dag(
+    bsyms: Sequence[BoundSymbol], *, producers: Any = None, consumers: Any = None
+) -> tuple[list, list]:
+    """The dependency graph: (nodes without parents, nodes without children). Its edges are who reads whose output.
+    O(nodes).
+    """
     nodes = [Node(b, n) for n, b in enumerate(bsyms)]
     made_by = {o.name: node for node in nodes for o in node.bsym.defined}
     for node in nodes:
-        parents = {id(p): p for a in node.bsym.flat_proxy_args if (p := made_by.get(a.name)) is not None and p is not node}
+        parents = {
+            id(p): p for a in node.bsym.flat_proxy_args if (p := made_by.get(a.name)) is not None and p is not node
+        }
         node.parents = list(parents.values())
         for parent in node.parents:
             parent.children.append(node)
@@ -145,14 +152,21 @@ def unwrap_one_level_of_subsymbols(trace: TraceCtx) -> TraceCtx:
     """The trace with each composite node replaced by what it is made of. O(nodes of the result)."""
 
     def rule(node: BoundSymbol) -> Any:
-        if node.sym.is_prim or node.sym.meta is None or node.sym.executor is not None or node.sym is prims.python_return:
+        if (
+            node.sym.is_prim
+            or node.sym.meta is None
+            or node.sym.executor is not None
+            or node.sym is prims.python_return
+        ):
             return KEEP
         return node.sym.meta(*node.args, **node.kwargs)
 
     return rewrite(trace, rule, "unwrap_one_level_of_subsymbols")
 
 
-def eval_trace(trace: TraceCtx, *args: Any, symbol_mapper: Callable | None = None, with_env: bool = False, **kwargs: Any) -> Any:
+def eval_trace(
+    trace: TraceCtx, *args: Any, symbol_mapper: Callable | None = None, with_env: bool = False, **kwargs: Any
+) -> Any:
     """Runs the nodes of `trace` on other values: calls each node's symbol, or what `symbol_mapper(bsym)` gives for it.
 
     Args:
