@@ -207,7 +207,7 @@ def input_overlap_pattern(tensors: list[Any]) -> tuple:
 
 
 def _may_overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
-    def span(t: torch.Tensor) -> tuple[int, int]:
+    def span(t: torch.Tensor) -> tuple[Any, Any]:
         start = t.storage_offset() * t.element_size()
         if t.numel() == 0:
             return start, start

@@ -86,16 +86,18 @@ def _compared(args: Sequence[Any], skip_scalars: bool) -> list[TensorProxy]:
 
 def check_same_shape(*args: Any, treat_cpu_scalar_tensors_as_numbers: bool = True) -> None:
     """Raises ThunderRuntimeError if two of the tensors in `args` differ in shape; other values are ignored."""
-    first, *rest = _compared(args, treat_cpu_scalar_tensors_as_numbers) or [None]
-    for a in rest:
+    tensors = _compared(args, treat_cpu_scalar_tensors_as_numbers)
+    for a in tensors[1:]:
+        first = tensors[0]
         if not same_shape(first.shape, a.shape):
             raise ThunderRuntimeError(f"the shapes {first.shape} and {a.shape} of {first.name} and {a.name} differ")
 
 
 def check_same_device(*args: Any, treat_cpu_scalar_tensors_as_numbers: bool = True) -> None:
     """Raises ThunderRuntimeError if two of the tensors in `args` are on different devices."""
-    first, *rest = _compared(args, treat_cpu_scalar_tensors_as_numbers) or [None]
-    for a in rest:
+    tensors = _compared(args, treat_cpu_scalar_tensors_as_numbers)
+    for a in tensors[1:]:
+        first = tensors[0]
         if first.device != a.device:
             raise ThunderRuntimeError(
                 f"{first.name} is on {first.device.device_str()}, but {a.name} on {a.device.device_str()}"

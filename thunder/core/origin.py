@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from thunder.core.baseutils import TagBase
 
@@ -18,10 +19,10 @@ from thunder.core.baseutils import TagBase
 class BoundSymbolTag(TagBase):
     """Facts of one occurrence of an operation."""
 
+    RECOMPUTE_IN_BACKWARD: ClassVar[BoundSymbolTag]
+    BACKWARD: ClassVar[BoundSymbolTag]
+    NO_GRAD: ClassVar[BoundSymbolTag]
 
-BoundSymbolTag.register_tag("RECOMPUTE_IN_BACKWARD")
-BoundSymbolTag.register_tag("BACKWARD")
-BoundSymbolTag.register_tag("NO_GRAD")
 
 NO_GRAD = BoundSymbolTag.NO_GRAD  # the user ran it with autograd switched off
 BACKWARD = BoundSymbolTag.BACKWARD

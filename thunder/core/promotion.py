@@ -56,9 +56,9 @@ def get_numberlike_type(x: Any) -> type:
     for symbolic, python_type in ((torch.SymBool, bool), (torch.SymInt, int), (torch.SymFloat, float)):
         if isinstance(x, symbolic):
             return python_type
-    for python_type in (bool, int, float, complex):
-        if isinstance(x, python_type):
-            return python_type
+    for number_type in (bool, int, float, complex):
+        if isinstance(x, number_type):
+            return number_type
     raise ThunderTypeError(f"expected a number, but got {x!r} of type {type(x).__name__}")
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
 from numbers import Number
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -25,9 +25,9 @@ ShapeLike = tuple[int, ...]
 class ProxyTag(TagBase):
     """Facts of a value that transforms attach."""
 
-
-for _tag in ("RECOMPUTE_IN_BACKWARD", "DETACHED_AUTOGRAD_GRAPH", "STATIC_MEMORY_LOCATION"):
-    ProxyTag.register_tag(_tag)
+    RECOMPUTE_IN_BACKWARD: ClassVar[ProxyTag]
+    DETACHED_AUTOGRAD_GRAPH: ClassVar[ProxyTag]
+    STATIC_MEMORY_LOCATION: ClassVar[ProxyTag]
 
 
 class DistParallelType(Enum):
@@ -335,12 +335,29 @@ class TensorProxy(Proxy, TensorProxyInterface):
         self.thunder_fsdp_padding_size = thunder_fsdp_padding_size
         self.layout = layout
 
-    shape = property(lambda self: self._shape)
-    ndim = property(lambda self: len(self._shape))
-    device = property(lambda self: self._device)
-    true_dtype = property(lambda self: self._dtype)
-    requires_grad = property(lambda self: self._requires_grad)
-    grad = property(lambda self: self._grad)
+    @property
+    def shape(self) -> tuple:
+        return self._shape
+
+    @property
+    def ndim(self) -> int:
+        return len(self._shape)
+
+    @property
+    def device(self) -> devices.Device:
+        return self._device
+
+    @property
+    def true_dtype(self) -> dtypes.dtype:
+        return self._dtype
+
+    @property
+    def requires_grad(self) -> bool:
+        return self._requires_grad
+
+    @property
+    def grad(self) -> TensorProxy | None:
+        return self._grad
 
     @property
     def dtype(self) -> dtypes.dtype:
@@ -456,6 +473,10 @@ class FutureTensorProxy(Proxy):
     """The result of an asynchronous collective; `wait()` gives the tensor."""
 
     default_prefix = "ft"
+    shape: tuple
+    device: devices.Device
+    true_dtype: dtypes.dtype
+    requires_grad: bool
 
     def __init__(
         self,

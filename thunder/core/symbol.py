@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -30,13 +30,18 @@ __all__ = ["BoundSymbol", "BoundSymbolTag", "OpTags", "Symbol", "Traits", "bsym_
 class OpTags(TagBase):
     """Facts of an operation that executors and transforms ask for by name."""
 
-
-for _tag in (
-    "SHAPE_OP", "REDUCTION_OP", "RANDOM_OP", "MATMUL_OP", "DONT_AUTO_RECOMPUTE_IN_BACKWARD",
-    "DONT_RECOMPUTE_IN_BACKWARD", "DEVICE_SYNC_OP", "DONT_DCE", "IN_PLACE", "CTX_MANAGER_ENTER_EXIT_OP",
-    "AUTO_REGISTERED", "TORCH_COMPILE_COMPLIANT_CUSTOM_OP",
-):  # fmt: skip
-    OpTags.register_tag(_tag)
+    SHAPE_OP: ClassVar[OpTags]
+    REDUCTION_OP: ClassVar[OpTags]
+    RANDOM_OP: ClassVar[OpTags]
+    MATMUL_OP: ClassVar[OpTags]
+    DONT_AUTO_RECOMPUTE_IN_BACKWARD: ClassVar[OpTags]
+    DONT_RECOMPUTE_IN_BACKWARD: ClassVar[OpTags]
+    DEVICE_SYNC_OP: ClassVar[OpTags]
+    DONT_DCE: ClassVar[OpTags]
+    IN_PLACE: ClassVar[OpTags]
+    CTX_MANAGER_ENTER_EXIT_OP: ClassVar[OpTags]
+    AUTO_REGISTERED: ClassVar[OpTags]
+    TORCH_COMPILE_COMPLIANT_CUSTOM_OP: ClassVar[OpTags]
 
 
 @dataclass(frozen=True, slots=True)

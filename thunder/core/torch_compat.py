@@ -111,7 +111,7 @@ def note_gradient_counts() -> None:
             node.meta["gradient_counts"] = counts
         return result
 
-    variable.rewire_bwd_graph_outputs = wrapped
+    variable.rewire_bwd_graph_outputs = wrapped  # type: ignore[union-attr]
 
 
 def compile_with_dynamo(
@@ -143,7 +143,7 @@ def compile_with_dynamo(
     )
     if not hasattr(context, "callback"):  # Dynamo is switched off
         return context(fn)
-    context.callback = _Watched(context.callback, around)
+    context.callback = _Watched(context.callback, around)  # type: ignore[arg-type]
     return context(fn)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import keyword
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 from thunder.core import symbol as _symbol_module
 from thunder.core.baseutils import TagBase
@@ -43,9 +43,8 @@ RESERVED_NAMES = frozenset(keyword.kwlist) | {
 class TraceTag(TagBase):
     """What a trace is."""
 
-
-for _tag in ("AUGMENTED_FORWARD", "BACKWARD"):
-    TraceTag.register_tag(_tag)
+    AUGMENTED_FORWARD: ClassVar[TraceTag]
+    BACKWARD: ClassVar[TraceTag]
 
 
 class TraceProvenance:
@@ -243,7 +242,7 @@ def _scratch(prefix: str | None, known: Sequence[Proxy], parent: TraceCtx | None
     else:
         new.names = {p.name for p in known}
         make_name = new.make_name
-        new.make_name = lambda name=None, *, prefix="t", _own=prefix: make_name(name, prefix=f"{_own}_{prefix}")  # type: ignore
+        new.make_name = lambda name=None, *, prefix="t", _own=prefix: make_name(name, prefix=f"{_own}_{prefix}")  # type: ignore[method-assign, misc]
     return new
 
 

@@ -41,7 +41,8 @@ full = make_prim("FULL", "full", meta=_full_meta, torch_fn=_full, traits=_CONSTA
 
 def _iota_meta(length: Any, *, start: Any, step: Any, device: Any, dtype: Any) -> TensorProxy:
     for name, value in (("length", length), ("start", start), ("step", step)):
-        check(get_numberlike_type(value) is int, lambda n=name: f"iota: {n} must be an int", ThunderTypeError)
+        if get_numberlike_type(value) is not int:
+            raise ThunderTypeError(f"iota: {name} must be an int")
     check(length >= 0, lambda: f"iota: the length {length} is negative", ThunderRuntimeError)
     return _shaped((length,), device, dtype)
 
@@ -88,7 +89,7 @@ def _sequence_dtype(seq: Any) -> dtypes.dtype:
     if not found or (float in found and complex not in found):
         return dtypes.to_dtype(default)
     if complex in found:
-        return dtypes.corresponding_complex_dtype(dtypes.to_dtype(default))
+        return dtypes.to_dtype(dtypes.corresponding_complex_dtype(dtypes.to_dtype(default)))
     return dtypes.int64 if int in found else dtypes.bool8
 
 

@@ -39,7 +39,7 @@ def _result_dtype(kind: Kind, dtype: dtypes.dtype) -> dtypes.dtype:
     if kind is Kind.ALWAYS_BOOL:
         return dtypes.bool8
     if kind is Kind.COMPLEX_TO_FLOAT and dtypes.is_complex_dtype(dtype):
-        return dtypes.corresponding_real_dtype(dtype)
+        return dtypes.to_dtype(dtypes.corresponding_real_dtype(dtype))
     return dtype
 
 

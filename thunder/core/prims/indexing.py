@@ -122,8 +122,9 @@ index_put = make_prim("INDEX_PUT", "index_put", meta=_index_put_meta, torch_fn=_
 def _index_meta(a: TensorProxy, /, indices: Sequence[TensorProxy | None]) -> TensorProxy:
     used = [n for n, i in enumerate(indices) if i is not None]
     check(bool(used) and len(indices) <= a.ndim, lambda: "index: too many indices, or none", ThunderRuntimeError)
-    for n in used:
-        _check_index(a, indices[n], "index")
+    for index in indices:
+        if index is not None:
+            _check_index(a, index, "index")
     joint = compute_broadcast_shape(*(indices[n].shape for n in used)) or ()  # type: ignore[union-attr]
     untouched = [s for n, s in enumerate(a.shape) if n not in used]
     adjacent = used == list(range(used[0], used[-1] + 1))

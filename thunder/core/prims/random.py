@@ -49,7 +49,7 @@ def _uniform_philox(
         generator.manual_seed(int(seed) * 0x9E3779B1 + int(offset))
     else:
         generator.manual_seed(int(seed))
-        generator.set_offset(int(offset))  # type: ignore[attr-defined]
+        generator.set_offset(int(offset))
     made = torch.empty(tuple(shape), device=where, dtype=dtypes.to_torch_dtype(dtype))
     return made.uniform_(minval, maxval, generator=generator)
 

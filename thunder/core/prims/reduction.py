@@ -71,7 +71,7 @@ sum = _reduce("SUM", _sum)
 def _var_dtype(a: TensorProxy) -> dtypes.dtype:
     if dtypes.is_exact_dtype(a.dtype):
         raise ThunderTypeError(f"a variance takes floating point or complex numbers, not {a.dtype}")
-    return dtypes.corresponding_real_dtype(a.dtype) if dtypes.is_complex_dtype(a.dtype) else a.dtype
+    return dtypes.to_dtype(dtypes.corresponding_real_dtype(a.dtype)) if dtypes.is_complex_dtype(a.dtype) else a.dtype
 
 
 def _var_meta(a: TensorProxy, /, dims: Sequence[int], *, correction: Any) -> TensorProxy:

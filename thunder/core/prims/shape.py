@@ -67,11 +67,8 @@ def _cat_meta(tensors: Sequence[TensorProxy], /, dim: int) -> TensorProxy:
         same = t.ndim == first.ndim and all(
             x == y for n, (x, y) in enumerate(zip(t.shape, first.shape, strict=False)) if n != dim
         )
-        check(
-            same,
-            lambda t=t: f"cat: the shapes {first.shape} and {t.shape} differ outside dim {dim}",
-            ThunderRuntimeError,
-        )
+        if not same:
+            raise ThunderRuntimeError(f"cat: the shapes {first.shape} and {t.shape} differ outside dim {dim}")
         length = length + t.shape[dim]
     return new_tensor((*first.shape[:dim], length, *first.shape[dim + 1 :]), like=first)
 
@@ -117,11 +114,8 @@ def _slice_meta(
     )
     shape = []
     for size, start, end, step in zip(a.shape, start_indices, end_indices, steps, strict=True):
-        check(
-            start >= 0 and start <= end and end <= size and step > 0,
-            lambda key=(start, end, step), size=size: f"slice: {key} does not lie in a dimension of {size}",
-            ThunderRuntimeError,
-        )
+        if not (start >= 0 and start <= end and end <= size and step > 0):
+            raise ThunderRuntimeError(f"slice: {(start, end, step)} does not lie in a dimension of {size}")
         shape.append(end - start if step == 1 else (end - start + step - 1) // step)
     return new_tensor(shape, like=a)
 
@@ -140,7 +134,8 @@ slice_prim = make_prim("SLICE", "slice_prim", meta=_slice_meta, torch_fn=_slice,
 def _squeeze_meta(a: TensorProxy, /, dims: Sequence[int]) -> TensorProxy:
     check_no_duplicates(dims)
     for d in dims:
-        check(a.shape[d] == 1, lambda d=d: f"squeeze: dim {d} of {a.shape} is not 1", ThunderRuntimeError)
+        if a.shape[d] != 1:
+            raise ThunderRuntimeError(f"squeeze: dim {d} of {a.shape} is not 1")
     return new_tensor([s for n, s in enumerate(a.shape) if n not in set(dims)], like=a)
 
 
@@ -208,7 +203,8 @@ def _pad_meta(a: TensorProxy, /, padding_value: Any, padding_config: Sequence[tu
     shape = []
     for size, (low, high, interior) in zip(a.shape, padding_config, strict=True):
         length = low + high + size + (interior * (size - 1) if interior and size > 0 else 0)
-        check(length >= 0, lambda length=length: f"pad: a dimension would get {length} elements", ThunderRuntimeError)
+        if length < 0:
+            raise ThunderRuntimeError(f"pad: a dimension would get {length} elements")
         shape.append(length)
     return new_tensor(shape, like=a)
 

@@ -160,7 +160,7 @@ class _Recorder(TorchDispatchMode):
             raise NeedsAutograd(f"{func} writes to memory")
         key = storage_key(target)
         old = self.refs[id(target)]
-        if old.n < self.n_inputs or len(self._members.get(key, ())) != 1:
+        if key is None or old.n < self.n_inputs or len(self._members.get(key, ())) != 1:
             raise NeedsAutograd(f"{func} writes to memory that has other names")
         ref = Ref(self._next)
         self._next += 1

@@ -50,7 +50,7 @@ def _inline(joint: TraceCtx, flat: list[Any], inner: list[Any], cotangents: Call
             name = node.args[0].name
             env[node.output.name] = cotangents(positions[name], tree_map(lambda x: _read(env, x), node.args[0]))
             continue
-        made = {o.name: o.replace(name=trace.unique_name(o.name), requires_grad=False) for o in node.defined}  # type: ignore
+        made = {o.name: o.replace(name=trace.unique_name(o.name), requires_grad=False) for o in node.defined}
         trace.add_bound_symbol(node.renamed(env, outputs=False).renamed(made, inputs=False))
         env.update(made)
     return tuple(_read(env, o) for o in outputs), tuple(_read(env, g) for g in grads)
@@ -120,7 +120,7 @@ def value_and_grad(func: Callable) -> Callable:
 
 def populate_grads(grads: Sequence[Any], tom: Any = None, args: Any = None, kwargs: Any = None) -> None:
     """Writes gradients, in order, to `.grad` of the parameters of a module or of the tensors among args and kwargs."""
-    tensors = list(tom.parameters()) if isinstance(tom, torch.nn.Module) else []
+    tensors: list[torch.Tensor] = list(tom.parameters()) if isinstance(tom, torch.nn.Module) else []
     tensors += [a for a in tree_flatten((args, kwargs))[0] if isinstance(a, torch.Tensor)]
     wanted = [t for t in tensors if t.requires_grad]
     for t, g in zip(wanted, grads, strict=False):

@@ -80,12 +80,8 @@ class _Outputs:
     def _input_tensor(self, root: Value) -> Any:
         if root.proxy.name in self.inputs:
             return root.proxy
-        view = next(
-            self.fz.info.values[m] for m in self.fz.info.storages[root.proxy.layout.storage].members if m in self.inputs
-        )  # type: ignore[union-attr]
         producer = next(n for n in self.fz.trace.bound_symbols if n.output is root.proxy)
         self.epilogue.emit(producer.sym, producer.args, producer.kwargs, root.proxy)
-        del view
         return root.proxy
 
     def output(self, o: Any, shared: set[int]) -> Any:

@@ -9,7 +9,7 @@ min-cut partitioner).
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -91,7 +91,7 @@ def recomputed_producers(joint: TraceCtx, written: frozenset = frozenset()) -> d
 
 
 def _network(
-    needed: dict[str, Proxy], made_by: dict[str, BoundSymbol], free: set[str]
+    needed: Mapping[str, Proxy], made_by: dict[str, BoundSymbol], free: set[str]
 ) -> tuple[list[tuple[str, str, float]], set[str]]:
     """Edges with capacities, and the values that cheap nodes connect to backward."""
     edges: list[tuple[str, str, float]] = [(f"{name}:out", "sink", float("inf")) for name in needed]
