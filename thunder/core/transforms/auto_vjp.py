@@ -1,16 +1,14 @@
 """Gradients from torch's own autograd.
 
 For an operation without a gradient rule of its own, the operation and its backward run once on fake tensors, and the
-aten
-operations seen are the rule: a template, kept by operation and input metadata, that is emitted wherever the operation
-is
-met again. So every operation that torch can differentiate has the gradient that eager has, as readable nodes.
+aten operations seen are the rule: a template, kept by operation and input metadata, that is emitted wherever the
+operation is met again. So every operation that torch can differentiate has the gradient that eager has, as readable
+nodes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -25,62 +23,21 @@ from thunder.core.symbol import BoundSymbol, Traits
 from thunder.core.torch_compat import OpOverload, TorchDispatchMode, aten_packet, storage_key
 from thunder.core.trace import TraceCtx
 from thunder.core.tracing import get_tracectx
+from thunder.core.transforms.templates import (
+    Ref,
+    Template,
+    TemplateNode,
+    TensorMeta,
+    finished_template,
+    stride_agnostic,
+    with_other_strides,
+)
 from thunder.torch.fakes import call_key, fake_mode, quiet_autocast, symbolic_dispatch, to_fake, to_real_leaf
 from thunder.torch.registry import symbol_for
 
 
 class NeedsAutograd(Exception):
     """The operation cannot be written as a template; torch's autograd has to run it."""
-
-
-@dataclass(frozen=True)
-class Ref:
-    """A value of a template: inputs, then cotangents, then results, numbered in order."""
-
-    n: int
-
-
-@dataclass(frozen=True)
-class TensorMeta:
-    shape: tuple
-    dtype: torch.dtype
-    device: torch.device
-
-
-@dataclass(frozen=True)
-class TemplateNode:
-    op: OpOverload
-    args: tuple
-    kwargs: dict
-    outs: Any
-    metas: dict[int, TensorMeta]
-    is_view: bool
-
-    @property
-    def reads(self) -> set[int]:
-        return {v.n for v in tree_flatten((self.args, self.kwargs))[0] if isinstance(v, Ref)}
-
-    @property
-    def defines(self) -> set[int]:
-        return set(self.metas)
-
-
-@dataclass(frozen=True)
-class Template:
-    """The aten operations of one call and of its backward.
-
-    forward: to be emitted in the place of the call; None keeps the call as it is.
-    outputs: a pytree like the call's result, of Refs.
-    backward: reads inputs, cotangents, outputs and results of `forward`.
-    grads: a Ref or None for each differentiable input.
-    """
-
-    n_inputs: int
-    n_outputs: int
-    forward: tuple[TemplateNode, ...] | None
-    outputs: list
-    backward: tuple[TemplateNode, ...]
-    grads: tuple[Ref | None, ...]
 
 
 _SILENT = {"detach", "alias", "lift_fresh"}
@@ -151,7 +108,7 @@ class _Recorder(TorchDispatchMode):
             return ref
 
         outs = tree_map(entered, out)
-        self.nodes.append(TemplateNode(_stride_agnostic(func), args, kwargs, outs, metas, is_view))
+        self.nodes.append(TemplateNode(stride_agnostic(func), args, kwargs, outs, metas, is_view))
 
     def _write(self, func: Any, real_args: Any, args: Any, kwargs: Any, out: Any) -> None:
         functional = _functional_overload(func)
@@ -194,14 +151,6 @@ def _defaults_after(func: OpOverload, twin: OpOverload, n: int) -> list[Any]:
     """Defaults of a writing call that its twin demands (`bernoulli_(p=0.5)`, `bernoulli(p)`)."""
     arguments = list(zip(func._schema.arguments, twin._schema.arguments, strict=True))[n:]
     return [a.default_value for a, t in arguments if not t.kwarg_only and not t.has_default_value()]
-
-
-def _stride_agnostic(func: OpOverload) -> OpOverload:
-    """`view` demands strides that are known for the fake tensors only; `reshape` does the same on any."""
-    name = func._schema.name.split("::")[1]
-    if name in ("view", "_unsafe_view") and func._overloadname == "default":
-        return torch.ops.aten.reshape.default
-    return func
 
 
 _templates: dict[Hashable, Template | NeedsAutograd] = {}
@@ -247,7 +196,9 @@ def _record(fn: Callable, flat: list, spec: Any, wanted: Sequence[bool]) -> Temp
             if not isinstance(leaf, TensorProxy):
                 return to_real_leaf(leaf)
             if leaf.name not in fakes:
-                fakes[leaf.name] = to_fake(leaf, requires_grad=leaf.requires_grad)
+                fake = to_fake(leaf)
+                fake = fake if leaf.layout is not None else with_other_strides(fake)
+                fakes[leaf.name] = fake.requires_grad_(leaf.requires_grad)
                 recorder.enter(fakes[leaf.name])
             return fakes[leaf.name]
 
@@ -256,10 +207,7 @@ def _record(fn: Callable, flat: list, spec: Any, wanted: Sequence[bool]) -> Temp
         with recorder:
             result = fn(*real_args, **real_kwargs)
         outs = [o for o in tree_flatten(result)[0] if isinstance(o, torch.Tensor)]
-        cotangents = [
-            torch.empty(o.shape, dtype=o.dtype, device=o.device) if w else None
-            for o, w in zip(outs, wanted, strict=True)
-        ]
+        cotangents = [with_other_strides(o) if w else None for o, w in zip(outs, wanted, strict=True)]
         first_backward = len(recorder.nodes)
         cotangent_refs = [recorder.enter(c) if c is not None else None for c in cotangents]
         output_refs = [recorder.ref_of(o) for o in outs]
@@ -271,76 +219,7 @@ def _record(fn: Callable, flat: list, spec: Any, wanted: Sequence[bool]) -> Temp
                 grads = torch.autograd.grad([p[0] for p in pairs], inputs, [p[1] for p in pairs], allow_unused=True)
     grad_refs = tuple(None if g is None else recorder.ref_of(g) for g in grads)
     forward, backward = recorder.nodes[:first_backward], recorder.nodes[first_backward:]
-    return _finish_template(len(fakes), output_refs, cotangent_refs, forward, backward, grad_refs)
-
-
-def _live(nodes: Sequence[TemplateNode], needed: set[int]) -> list[TemplateNode]:
-    kept: list[TemplateNode] = []
-    needed = set(needed)
-    for node in reversed(nodes):
-        if node.defines & needed or torch.Tag.nondeterministic_seeded in node.op.tags:
-            kept.append(node)
-            needed |= node.reads
-    return kept[::-1]
-
-
-def _finish_template(
-    n_inputs: int,
-    outputs: list,
-    cotangents: list,
-    forward: list[TemplateNode],
-    backward: list[TemplateNode],
-    grads: tuple,
-) -> Template:
-    """Drops dead nodes, and keeps the call whole where its backward can do with its inputs and outputs."""
-    backward = _live(backward, {g.n for g in grads if g is not None})
-    own = set().union(*(b.defines for b in backward)) if backward else set()
-    reads = set().union(*(b.reads for b in backward)) if backward else set()
-    reads |= {g.n for g in grads if g is not None}
-    known = set(range(n_inputs)) | {c.n for c in cotangents if c is not None} | own
-    from_outputs = known | {o.n for o in outputs}
-    residual = reads - from_outputs
-    views = _views_for(forward, residual, from_outputs)
-    all_refs = list(outputs) + [c if c is not None else Ref(-1) for c in cotangents]
-    if views is not None:
-        folded, grads = _without_double_transposes([*views, *backward], grads)
-        return Template(n_inputs, len(outputs), None, all_refs, tuple(folded), grads)
-    forward = _live(forward, {o.n for o in outputs} | reads)
-    return Template(n_inputs, len(outputs), tuple(forward), all_refs, tuple(backward), grads)
-
-
-def _without_double_transposes(nodes: list[TemplateNode], grads: tuple) -> tuple[list[TemplateNode], tuple]:
-    """Autograd of a linear layer transposes twice; `t(t(x))` is `x`."""
-    transposed: dict[int, Ref] = {}
-    same: dict[int, Ref] = {}
-
-    def final(v: Any) -> Any:
-        return same.get(v.n, v) if isinstance(v, Ref) else v
-
-    kept: list[TemplateNode] = []
-    for node in nodes:
-        node = replace(node, args=tree_map(final, node.args), kwargs=tree_map(final, node.kwargs))
-        if node.op is torch.ops.aten.t.default and isinstance(node.outs, Ref):
-            source = node.args[0]
-            if source.n in transposed:
-                same[node.outs.n] = transposed[source.n]
-                continue
-            transposed[node.outs.n] = source
-        kept.append(node)
-    grads = tuple(final(g) for g in grads)
-    return _live(kept, {g.n for g in grads if g is not None}), grads
-
-
-def _views_for(forward: list[TemplateNode], residual: set[int], known: set[int]) -> list[TemplateNode] | None:
-    """The view nodes that give the residuals from known values; None where more than views are needed."""
-    needed, kept = set(residual), []
-    for node in reversed(forward):
-        if node.defines & needed:
-            if not node.is_view:
-                return None
-            kept.append(node)
-            needed |= node.reads - known
-    return kept[::-1]
+    return finished_template(len(fakes), output_refs, cotangent_refs, forward, backward, grad_refs)
 
 
 # Emission
