@@ -45,7 +45,7 @@ def on(dtype: torch.dtype) -> Any:
     return lambda: torch.autocast("cpu", dtype=dtype)
 
 
-@pytest.mark.parametrize("dtype", HALF, ids=str)
+@pytest.mark.parametrize("dtype", HALF)
 @pytest.mark.parametrize(
     "fn",
     [
@@ -67,7 +67,7 @@ def test_around_the_call(fn, dtype):
     assert_same_under(on(dtype), fn, leaf(3, 4), leaf(4, 5, seed=1))
 
 
-@pytest.mark.parametrize("dtype", HALF, ids=str)
+@pytest.mark.parametrize("dtype", HALF)
 def test_inside_the_function(dtype):
     def fn(a, w):
         before = a @ w

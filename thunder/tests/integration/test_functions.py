@@ -275,7 +275,7 @@ def test_strings_slices_dtypes_devices_and_none():
 @pytest.mark.parametrize(
     "value",
     [None, 1, 2.5, True, "s", 3j, (), [], {}, (1, 2), [None], torch.float32, torch.device("cpu"), math.inf, math.nan],
-    ids=repr,
+
 )
 def test_results_that_are_no_tensors(value):
     (x,) = tensors((3,))

@@ -194,7 +194,7 @@ def test_a_switch_of_a_mode_is_a_fence():
 
 
 @pytest.mark.parametrize("fusion_type", KINDS)
-@pytest.mark.parametrize("tag", [BACKWARD, RECOMPUTE_IN_BACKWARD], ids=str)
+@pytest.mark.parametrize("tag", [BACKWARD, RECOMPUTE_IN_BACKWARD])
 def test_a_region_never_mixes_tags(tag, fusion_type):
     def program(x, y):
         a = cos(sin(x))

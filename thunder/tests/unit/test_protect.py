@@ -62,7 +62,6 @@ def test_a_written_value_is_read_through_a_clone():
         (torch.reshape, True), (torch.Tensor.contiguous, True), (torch.ops.aten.t.default, True),
         (torch.ops.aten.mul.Tensor, False), (torch.sin, False),
     ],
-    ids=str,
 )  # fmt: skip
 def test_what_may_be_a_view(fn, expected):
     trace = make_trace(lambda x, y: sin(x))

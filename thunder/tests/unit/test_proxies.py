@@ -92,7 +92,7 @@ def test_names_are_made_in_the_current_trace():
         assert made[0].replace_name("t0", disambiguate=True).name == "t0_0"
 
 
-@pytest.mark.parametrize("convert", [bool, int, float, complex, range, [1].__getitem__], ids=str)
+@pytest.mark.parametrize("convert", [bool, int, float, complex, range, [1].__getitem__])
 def test_control_flow_on_values_is_an_error_with_advice(convert):
     with pytest.raises(DataDependentControlFlowError, match=r"of the tensor x: cpu f32\[\].*torch.where"):
         convert(make(shape=()))
@@ -116,7 +116,6 @@ def test_unknown_attributes():
         (2, IntegerProxy, "int 2"), (True, IntegerProxy, "bool True"), (1.5, FloatProxy, "float 1.5"),
         (2j, ComplexProxy, "complex 2j"), ("a", StringProxy, "str"), ([1], AnyProxy, "list"),
     ],
-    ids=str,
 )  # fmt: skip
 def test_a_proxy_for_any_value(value, cls, text):
     with tracectx(TraceCtx()):

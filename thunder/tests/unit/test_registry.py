@@ -121,7 +121,6 @@ def test_a_callable_has_one_symbol():
         (torch.ops.aten.add_.Tensor, (0,)),
         (torch.ops.aten.add.out, ("out",)), (torch.Tensor.zero_, (0,)), (torch.relu_, (0,)), (torch.is_tensor, ()),
     ],
-    ids=str,
 )  # fmt: skip
 def test_writes_come_from_schemas(fn, writes):
     traits = traits_of(fn)
@@ -135,7 +134,6 @@ def test_writes_come_from_schemas(fn, writes):
         (torch.rand_like, True), (torch.Tensor.uniform_, True), (F.dropout, True), (torch.bernoulli, True),
         (F.gumbel_softmax, True), (torch.sin, False), (torch.zeros, False),
     ],
-    ids=str,
 )  # fmt: skip
 def test_random_operations_are_known(fn, is_random):
     assert traits_of(fn).is_random == is_random
