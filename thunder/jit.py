@@ -23,7 +23,7 @@ from thunder.core.options import (
     resolve_cache_option,
     resolve_sharp_edges_option,
 )
-from thunder.core.torch_compat import capture_setting, compile_with_dynamo
+from thunder.core.torch_compat import dynamo_compat
 from thunder.core.tracing import is_tracing
 from thunder.core.transform_base import Transform
 from thunder.extend.executor import Executor
@@ -118,7 +118,7 @@ class _Compiled:
         return getattr(self.fn, "__name__", None) or type(self.fn).__name__
 
     def _make_entry(self) -> Callable:
-        return compile_with_dynamo(
+        return dynamo_compat().compile_with_dynamo(
             self.target,
             backend=_Backend(self.capture),
             dynamic=self.settings.cache is CACHE_OPTIONS.SYMBOLIC_VALUES,
@@ -133,7 +133,7 @@ class _Compiled:
         """One attempt of Dynamo at a program, and all that follows until it can run."""
         self._call.failed_guards, self._call.program = [], None
         start = time.perf_counter_ns()
-        with capture_setting(), StatusLine(f"compiling {self.name}"):
+        with dynamo_compat().capture_setting(), StatusLine(f"compiling {self.name}"):
             try:
                 result = capture()
             except Exception:

@@ -1,8 +1,7 @@
 """Writes to memory that a call also reads, or writes more than once: what torch says to them.
 
 Torch refuses many of them by looking at addresses, which traced tensors have none of. Such a call is tried once on
-small
-real tensors that lie in memory as the traced ones do.
+small real tensors that lie in memory as the traced ones do.
 """
 
 from __future__ import annotations

@@ -5,15 +5,21 @@ Their arithmetic and guards are torch's own; a trace prints them as expressions 
 
 from __future__ import annotations
 
+import importlib
+from functools import lru_cache
 from typing import Any
 
 import torch
-from torch.utils._sympy.printers import PythonPrinter
 
 from thunder.core.proxies import Proxy
 
 SYMBOLIC_TYPES = (torch.SymInt, torch.SymFloat, torch.SymBool)
-_printer = PythonPrinter()
+
+
+@lru_cache(maxsize=1)
+def _printer() -> Any:
+    """Prints sympy expressions; sympy takes longer to import than thunder, and few programs have symbolic sizes."""
+    return importlib.import_module("torch.utils._sympy.printers").PythonPrinter()
 
 
 def free_symbols(x: Any) -> list[str]:
@@ -24,7 +30,7 @@ def free_symbols(x: Any) -> list[str]:
 
 def size_expression(x: Any) -> str:
     """Python source that computes a symbolic value from the numbers in `free_symbols(x)`."""
-    return _printer.doprint(x.node.expr)
+    return _printer().doprint(x.node.expr)
 
 
 def concrete(x: Any) -> Any:

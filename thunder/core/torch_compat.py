@@ -4,208 +4,82 @@ from __future__ import annotations
 
 import functools
 import importlib
-import inspect
-import logging
 import os
+import sys
 import tempfile
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
-import torch._dynamo
 from torch._dispatch.python import enable_python_dispatcher
-from torch._dynamo.convert_frame import compile_lock
-from torch._dynamo.variables import ConstDictVariable, ListVariable, higher_order_ops
 from torch._guards import TracingContext, tracing
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor, FakeTensorMode
-from torch.fx.experimental.symbolic_shapes import CallMethodKey, guard_or_false, guard_or_true
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import SequenceKey
 
 __all__ = [
-    "CallMethodKey", "SequenceKey", "enable_python_dispatcher", "guard_or_false", "guard_or_true",
+    "SequenceKey", "allow_in_graph", "allowed_later", "dynamo_compat", "enable_python_dispatcher",
+    "guard_or_false", "guard_or_true", "method_key",
     "DataDependentOutputException", "FakeTensor", "FakeTensorMode", "HigherOrderOperator", "OpOverload",
     "OpOverloadPacket", "TorchDispatchMode",
-    "aten_packet", "capture_setting", "compile_with_dynamo", "compile_with_inductor", "expression_of",
+    "aten_packet", "compile_with_inductor", "expression_of",
     "fake_mode_of_tracing", "guards_of_capture", "is_functorch_value", "is_mutable", "load_inductor_artifact",
     "no_autocast", "source_of_input", "storage_key", "without_saved_tensor_hooks",
     "tracing_fake_mode",
 ]  # fmt: skip
 
-# torch.compile passes its own on, so what it takes, `torch._dynamo.optimize` takes.
-_COMPILE_PARAMETERS = frozenset(inspect.signature(torch.compile).parameters)
-# The limits are more than any program needs.
-_SETTINGS = {
-    "recompile_limit": 1 << 20,
-    "accumulated_recompile_limit": 1 << 20,
-    "skip_nnmodule_hook_guards": False,  # a hook registered after the first call is part of the program
-    "reorderable_logging_functions": {print},  # prints what eager prints, when the program's values are known
-}
+def _module(name: str) -> Any:
+    """A module of torch that takes seconds to import, when it is needed."""
+    return importlib.import_module(name)
 
 
-class _Watched:
-    """Dynamo's frame conversion with something around it.
-
-    Dynamo's cache goes by the backend, which it finds through `_torchdynamo_orig_backend`.
-    """
-
-    def __init__(self, convert: Callable, around: Callable[[Callable[[], Any]], Any]):
-        self._torchdynamo_orig_backend = convert
-        self.around = around
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.around(lambda: self._torchdynamo_orig_backend(*args, **kwargs))
+_allowed_later: list[Any] = []
 
 
-# Logging is no part of a program: captured code runs without it, instead of being refused.
-_LOGGING_METHODS = (
-    "debug",
-    "info",
-    "warning",
-    "warn",
-    "error",
-    "critical",
-    "exception",
-    "log",
-    "warning_once",
-    "info_once",
-)
+def allow_in_graph(fn: Any) -> None:
+    """`torch.compiler.allow_in_graph`, put off until Dynamo is loaded."""
+    if "thunder.core.dynamo_compat" in sys.modules:
+        torch.compiler.allow_in_graph(fn)
+    else:
+        _allowed_later.append(fn)
 
 
-def _ignore_logging() -> None:
-    """Lets captured programs call loggers; libraries add methods of their own to Logger, so this runs per compilation.
-    """
-    methods = (getattr(logging.Logger, name, None) for name in _LOGGING_METHODS)
-    torch._dynamo.config.ignore_logging_functions.update(m for m in methods if m is not None)
+def allowed_later() -> list[Any]:
+    """What is waiting for Dynamo; the caller takes it over."""
+    waiting = _allowed_later[:]
+    _allowed_later.clear()
+    return waiting
 
 
-@functools.cache
-def note_gradient_counts() -> None:
-    """Makes Dynamo's graphs of custom backwards say how many gradients the user's function returned.
-
-    Dynamo fills up what is missing with None, where eager raises. The numbers (returned, wanted) are in the meta data
-    of the graph's output node, under "gradient_counts". Process-wide; changes nothing else in what Dynamo does.
-    """
-    variable = getattr(higher_order_ops, "AutogradFunctionApplyVariable", None)
-    rewire = getattr(variable, "rewire_bwd_graph_outputs", None)
-    if rewire is None:
-        return
-
-    @functools.wraps(rewire)
-    def wrapped(
-        self: Any, fwd_freevars: Any, bwd_out: Any, bwd_graph: Any, bwd_freevars: Any, orig_fwd_args: Any
-    ) -> Any:
-        items = list(getattr(bwd_out, "items", [bwd_out]))
-        while len(items) > len(orig_fwd_args) and getattr(items[-1], "value", 0) is None:
-            items.pop()
-        counts = (len(items), len(orig_fwd_args))
-        if counts[0] < counts[1] and hasattr(bwd_out, "items"):
-            # Dynamo would look for gradients that are not there.
-            padding = higher_order_ops.ConstantVariable.create(None)
-            bwd_out.items.extend([padding] * (counts[1] - counts[0]))
-        result = rewire(self, fwd_freevars, bwd_out, bwd_graph, bwd_freevars, orig_fwd_args)
-        for node in bwd_graph.nodes:
-            node.meta["gradient_counts"] = counts
-        return result
-
-    variable.rewire_bwd_graph_outputs = wrapped  # type: ignore[union-attr]
+def dynamo_compat() -> Any:
+    """The module with what is used of Dynamo, which takes longer to import than all of thunder."""
+    return _module("thunder.core.dynamo_compat")
 
 
-def compile_with_dynamo(
-    fn: Callable,
-    *,
-    backend: Callable,
-    dynamic: bool,
-    around: Callable[[Callable[[], Any]], Any],
-    guard_failed: Callable[[str], None],
-    guard_filter: Callable[[Any], Any] | None = None,
-) -> Callable:
-    """`torch.compile(fullgraph=True)` with a cache of its own, where this torch offers that.
-
-    Args:
-        around: called with each capture to be made, a function without arguments; returns what that returns.
-        guard_failed: told, when a call fits no program, what about it did not fit, once per program.
-        guard_filter: from guards to a list of bools, False for those to leave out.
-    """
-    _ignore_logging()
-    note_gradient_counts()
-    extra: dict[str, Any] = {"isolate_recompiles": True}
-    context = torch._dynamo.optimize(
-        backend=backend,
-        nopython=True,
-        dynamic=dynamic,
-        guard_filter_fn=guard_filter,
-        guard_fail_fn=lambda failure: guard_failed(failure.reason),
-        **{name: value for name, value in extra.items() if name in _COMPILE_PARAMETERS},
-    )
-    if not hasattr(context, "callback"):  # Dynamo is switched off
-        return context(fn)
-    context.callback = _Watched(context.callback, around)  # type: ignore[arg-type]
-    return context(fn)
+def dynamo_errors() -> Any:
+    """The module with Dynamo's exceptions."""
+    return _module("torch._dynamo.exc")
 
 
-def _unpack_guarded(original: Callable) -> Callable:
-    """Dynamo's unpacking of a dict's keys, with the guard on their order that it leaves out."""
-
-    def unpack_var_sequence(self: Any, tx: Any) -> Any:
-        if self.source is not None:
-            tx.output.guard_on_key_order.add(self.source)
-        return original(self, tx)
-
-    return unpack_var_sequence
+def _symbolic_shapes() -> Any:
+    return _module("torch.fx.experimental.symbolic_shapes")
 
 
-def _extend_guarded(original: Callable) -> Callable:
-    """Dynamo's calls of list methods; it guards nothing of a dict that a list is extended by (`list(d)`, `[*d]`)."""
-
-    def call_method(self: Any, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
-        if name == "extend" and len(args) == 1 and isinstance(args[0], ConstDictVariable):
-            args[0].unpack_var_sequence(tx)
-        return original(self, tx, name, args, kwargs)
-
-    return call_method
+def guard_or_false(condition: Any) -> bool:
+    """A condition on sizes; False, without a guard, where it is not known."""
+    return condition if isinstance(condition, bool) else _symbolic_shapes().guard_or_false(condition)
 
 
-@contextmanager
-def _patched(owner: Any, name: str, make: Callable[[Callable], Callable]) -> Iterator[None]:
-    original = getattr(owner, name)
-    setattr(owner, name, make(original))
-    try:
-        yield
-    finally:
-        setattr(owner, name, original)
+def guard_or_true(condition: Any) -> bool:
+    """A condition on sizes; True, without a guard, where it is not known."""
+    return condition if isinstance(condition, bool) else _symbolic_shapes().guard_or_true(condition)
 
 
-@contextmanager
-def _silenced(logger: logging.Logger) -> Iterator[None]:
-    was_disabled, logger.disabled = logger.disabled, True
-    try:
-        yield
-    finally:
-        logger.disabled = was_disabled
-
-
-@contextmanager
-def capture_setting() -> Iterator[None]:
-    """How Dynamo captures in this block: without a limit on recompilations, guarding what it may leave out, quietly.
-
-    Errors come as exceptions, so torch need not log them, too. One thread at a time is inside: torch's settings,
-    warning filters and loggers are the process's.
-    """
-    with (
-        compile_lock,
-        warnings.catch_warnings(),
-        torch._dynamo.config.patch(_SETTINGS),
-        _silenced(logging.getLogger("torch._subclasses.fake_tensor")),
-        _patched(ConstDictVariable, "unpack_var_sequence", _unpack_guarded),
-        _patched(ListVariable, "call_method", _extend_guarded),
-    ):
-        for message in ("The .grad attribute of a Tensor that is not a leaf", "Dynamo does not know how to trace"):
-            warnings.filterwarnings("ignore", message=message)
-        yield
+def method_key(name: str) -> Any:
+    """Dynamo's name for the step from a tensor to `tensor.<name>()` in the path to an unbacked number."""
+    return _symbolic_shapes().CallMethodKey(name)
 
 
 def guards_of_capture() -> list[tuple[Any, str]]:
@@ -301,11 +175,6 @@ def is_mutable(op: OpOverload) -> bool:
 def is_functorch_value(x: Any) -> bool:
     """Whether a value is a tensor of a torch.func transform (vmap, grad), valid only at the transform's level."""
     return isinstance(x, torch.Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(x)
-
-
-def _module(name: str) -> Any:
-    """A module of torch that takes seconds to import, when it is needed."""
-    return importlib.import_module(name)
 
 
 def compile_with_inductor(

@@ -1,10 +1,8 @@
 """In-place programs with their writes.
 
 A write stays a write (`prims.copy_` of the new value), and right after it `prims.update_aliases` gives new names to
-every
-other tensor that lies in the memory written. So data flow alone gives the order: whatever reads a new name runs after
-the
-write, and nothing reads an old name any more.
+every other tensor that lies in the memory written. So data flow alone gives the order: whatever reads a new name runs
+after the write, and nothing reads an old name any more.
 """
 
 from __future__ import annotations

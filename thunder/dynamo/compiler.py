@@ -13,7 +13,7 @@ from torch import fx
 from thunder.core.errors import ThunderTypeError, ThunderValueError
 from thunder.core.log import get_logger
 from thunder.core.options import CompileOptions, resolve_cache_option, resolve_sharp_edges_option
-from thunder.core.torch_compat import note_gradient_counts
+from thunder.core.torch_compat import dynamo_compat
 from thunder.core.trace import TraceCtx
 from thunder.core.transform_base import Transform
 from thunder.dynamo.pieces import PieceCompiler, SplitProgram, ThunderPiece
@@ -51,7 +51,7 @@ class ThunderCompiler:
     def __init__(self, *, fallback: str = "auto", **thunder_options: Any) -> None:
         if fallback not in FALLBACKS:
             raise ThunderValueError(f"fallback must be one of {', '.join(FALLBACKS)}, but got {fallback!r}")
-        note_gradient_counts()
+        dynamo_compat().note_gradient_counts()
         self.fallback = fallback
         self.thunder_options = {"fusion_type": "dataflow", "thunderfx_disable_split_autograd": True, **thunder_options}
         jit_options = {k: v for k, v in self.thunder_options.items() if k in _JIT_KEYWORDS}

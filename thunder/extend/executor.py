@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
 
-import torch
-
 from thunder.core.baseutils import extract_callable_name
 from thunder.core.errors import ThunderTypeError
 from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.pytree import tree_flatten
 from thunder.core.symbol import BoundSymbol, Symbol, Traits, default_python_printer
+from thunder.core.torch_compat import allow_in_graph
 from thunder.core.trace import TraceCtx, detached_trace
 from thunder.core.tracing import get_tracectx
 from thunder.torch.registry import symbol_for
@@ -154,7 +153,7 @@ class Executor:
         """Diverts calls of `target`. A Python function from outside torch has to be seen as one call by the capture."""
         module = getattr(target, "__module__", None) or "torch"
         if module.partition(".")[0] not in ("torch", "builtins", "_operator"):
-            torch.compiler.allow_in_graph(target)
+            allow_in_graph(target)
         self._lookasides[target] = sym
 
 

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._dynamo import exc
 
 from thunder.core.errors import (
     CaptureError,
@@ -24,6 +23,7 @@ from thunder.core.errors import (
     like_exception,
     user_location,
 )
+from thunder.core.torch_compat import dynamo_errors
 
 _STRING = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\""""
 _RAISED = re.compile(rf"got (?P<kind>\w+)\((?P<text>{_STRING})", re.DOTALL)
@@ -57,7 +57,7 @@ def guard_reasons(reason: str) -> list[str]:
 
 def is_capture_failure(e: BaseException) -> bool:
     """Whether capturing, rather than the captured program, has failed."""
-    return isinstance(e, exc.TorchDynamoException) or _FROM_CAPTURE in str(e)
+    return isinstance(e, dynamo_errors().TorchDynamoException) or _FROM_CAPTURE in str(e)
 
 
 def _is_user_frame(filename: str) -> bool:
@@ -154,12 +154,12 @@ def check_arguments(fn: Callable, args: tuple, kwargs: dict[str, Any]) -> None:
 
 def _is_data_dependent(e: BaseException) -> bool:
     kind = str(getattr(e, "gb_type", ""))
-    return "ata-dependent" in kind or "ata-dependent" in str(e)[:400] or isinstance(e, exc.UserError)
+    return "ata-dependent" in kind or "ata-dependent" in str(e)[:400] or isinstance(e, dynamo_errors().UserError)
 
 
 def _raised_by_program(e: Any) -> bool:
     """Whether the program itself raises, so that it has nothing to compile for such a call."""
-    if isinstance(e.__cause__, exc.ObservedException) or "Observed exception" in str(e):
+    if isinstance(e.__cause__, dynamo_errors().ObservedException) or "Observed exception" in str(e):
         return True
     return "assertion failed" in str(getattr(e, "gb_type", "")) and "ConstantVariable" in str(e)
 
@@ -173,14 +173,14 @@ def raise_user_error(e: Any, fn: Callable, args: tuple, kwargs: dict[str, Any]) 
         args, kwargs: of the call.
     Returns: what `fn` returns in the one case that it raises nothing after all.
     """
-    if isinstance(e, exc.BackendCompilerFailed):
+    if isinstance(e, dynamo_errors().BackendCompilerFailed):
         raise e.inner_exception from None
     if _raised_by_program(e):
         return fn(*args, **kwargs)
     where = _line_of(e, fn)
-    if isinstance(e, exc.TorchRuntimeError):
+    if isinstance(e, dynamo_errors().TorchRuntimeError):
         raise _operation_error(e, where) from None
-    if not isinstance(e, exc.TorchDynamoException):
+    if not isinstance(e, dynamo_errors().TorchDynamoException):
         for name in _CAPTURE_ATTRIBUTES & vars(e).keys():
             delattr(e, name)
         raise like_exception(e, f"{_plain(str(e).partition(_FROM_CAPTURE)[0])}{where}") from None
@@ -188,7 +188,7 @@ def raise_user_error(e: Any, fn: Callable, args: tuple, kwargs: dict[str, Any]) 
         raise ThunderTypeError(f"{_plain(str(e.__cause__))}{where}") from None
     if _is_data_dependent(e):
         raise DataDependentControlFlowError(_DATA_DEPENDENT.format(where=where)) from None
-    if isinstance(e, exc.Unsupported):
+    if isinstance(e, dynamo_errors().Unsupported):
         raise UnsupportedOpError(f"this program cannot be captured: {_explanation(e)}{where}") from None
     raise CaptureError(f"this program cannot be captured: {_summary(e)}{where}") from e
 

@@ -1,8 +1,7 @@
 """fx graph to trace: one interpreter, one node at a time.
 
 The metadata of every value is the one that Dynamo's fake tensors have found (`meta["example_value"]`), so a node needs
-no
-meta rule of ours to be lowered, and what shares memory with what is known from the fake storages.
+no meta rule of ours to be lowered, and what shares memory with what is known from the fake storages.
 """
 
 from __future__ import annotations
@@ -26,7 +25,6 @@ from thunder.core.proxies import AnyProxy, Layout, NumberProxy, Proxy, TensorPro
 from thunder.core.pytree import tree_flatten, tree_iter, tree_map
 from thunder.core.sizes import SYMBOLIC_TYPES, concrete
 from thunder.core.torch_compat import (
-    CallMethodKey,
     FakeTensor,
     HigherOrderOperator,
     OpOverload,
@@ -34,6 +32,7 @@ from thunder.core.torch_compat import (
     SequenceKey,
     aten_packet,
     is_functorch_value,
+    method_key,
     storage_key,
 )
 from thunder.core.trace import TraceCtx
@@ -357,7 +356,7 @@ class Lowering:
             for dim, size in enumerate(p.shape if isinstance(p, TensorProxy) else ()):
                 name = str(size.node.expr) if isinstance(size, SYMBOLIC_TYPES) else ""
                 if name.isidentifier() and name not in self.trace.names:
-                    self._bind_symbol(size.node.expr, (CallMethodKey("size"), SequenceKey(dim)), p)
+                    self._bind_symbol(size.node.expr, (method_key("size"), SequenceKey(dim)), p)
 
     def _number_from_data(
         self, node: fx.Node, args: tuple, kwargs: dict[str, Any], example: Any, bindings: dict

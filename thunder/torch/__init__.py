@@ -10,6 +10,7 @@ from typing import Any
 import torch as _torch
 
 from thunder.core.proxies import TensorProxy as TensorLike
+from thunder.core.torch_compat import allow_in_graph
 from thunder.torch import (
     attention,
     conv_pool,
@@ -48,7 +49,7 @@ def __getattr__(name: str) -> Any:
             if callable(found) and not isinstance(found, type):
                 sym = symbol_for(found)
                 register_symbol(sym, sym)
-                _torch.compiler.allow_in_graph(sym)
+                allow_in_graph(sym)
                 globals()[name] = sym
                 return sym
     raise AttributeError(f"neither thunder.torch nor torch has {name!r}")

@@ -18,6 +18,7 @@ from thunder.core.proxies import NumberProxy, Proxy, TensorProxy, tensorproxy
 from thunder.core.pytree import tree_flatten, tree_map
 from thunder.core.rules import VjpRule, register_vjp
 from thunder.core.symbol import Symbol, Traits
+from thunder.core.torch_compat import allow_in_graph
 from thunder.core.trace import TraceCtx
 from thunder.core.tracing import get_tracectx
 from thunder.core.verify import check_metadata_of
@@ -119,7 +120,7 @@ def _meta_of(body: Callable, fn: Callable | None) -> Callable:
 def _register(sym: Symbol, *callables: Any) -> None:
     register_symbol(sym, sym, *callables)
     check_metadata_of(sym.id)
-    torch.compiler.allow_in_graph(sym)
+    allow_in_graph(sym)
 
 
 def op(
@@ -230,11 +231,11 @@ def _declare_lower_functions() -> None:
     for fn in clang_functions:
         sym = Symbol(name=fn.__name__, meta=fn, id=f"clang.{fn.__name__}", module="clang")
         register_symbol(sym, fn)
-        torch.compiler.allow_in_graph(fn)
+        allow_in_graph(fn)
     for sym in vars(prims).values():
         if isinstance(sym, Symbol) and sym.torch_fn is not None:
             register_symbol(sym, sym)
-            torch.compiler.allow_in_graph(sym)
+            allow_in_graph(sym)
 
 
 _declare_lower_functions()

@@ -1,8 +1,7 @@
 """One joint trace: the forward program and its gradient.
 
 Each node's rule runs in program order and leaves a pullback; the pullbacks are then played backwards, every node of
-them
-under an origin with BACKWARD. `get_grad` marks where the cotangents of the outputs enter.
+them under an origin with BACKWARD. `get_grad` marks where the cotangents of the outputs enter.
 """
 
 from __future__ import annotations

@@ -79,9 +79,8 @@ def vjp(func: Callable) -> Callable:
     Args:
         func: a function of thunder or torch operations.
     The returned function takes a tuple of primals and one cotangent per output, and gives func's result and a tuple
-    with
-    the gradient of each primal (None for those that are no floating-point tensors).
-    Raises ThunderValueError for a wrong number of cotangents.
+    with the gradient of each primal (None for those that are no floating-point tensors). Raises ThunderValueError for a
+    wrong number of cotangents.
     """
 
     @wraps(func)

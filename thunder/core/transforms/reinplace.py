@@ -1,8 +1,7 @@
 """Writes to inputs touch the bytes that the program writes, not the whole tensor.
 
 After functionalization, `cache[i] = v` on an input is a new tensor with row i changed, copied back at the end. Where
-nothing
-reads the older values any more, the operations run on the input's own memory instead and the copy is dropped.
+nothing reads the older values any more, the operations run on the input's own memory instead and the copy is dropped.
 """
 
 from __future__ import annotations
@@ -57,8 +56,7 @@ class Reinplace(Pass):
     """Runs the operations between an input and its written-back value in the input's memory. O(nodes α).
 
     A chain is left alone where an older value, or a view of one, is read later, where an operation reads the memory
-    that
-    it would write through another name, or where the final value is returned.
+    that it would write through another name, or where the final value is returned.
     """
 
     name: ClassVar[str] = "reinplace"

@@ -31,8 +31,7 @@ def visitor_transform(
     """A trace in which the nodes that `visit` makes stand before, after or in the place of each node.
 
     `visit(bsym)` runs with the new trace current, so calling symbols makes nodes, which are children of the visited
-    one.
-    A visitor that replaces a node must make nodes with the node's outputs. O(nodes).
+    one. A visitor that replaces a node must make nodes with the node's outputs. O(nodes).
     """
     new = from_trace(trace_from)
     with tracectx(new):

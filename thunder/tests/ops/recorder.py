@@ -21,9 +21,9 @@ from torch.fx.experimental.symbolic_shapes import (
 )
 from torch.overrides import TorchFunctionMode
 
+from thunder.core.dynamo_compat import capture_setting
 from thunder.core.errors import DataDependentControlFlowError
 from thunder.core.pytree import tree_flatten, tree_iter, tree_map, tree_unflatten
-from thunder.core.torch_compat import capture_setting
 from thunder.extend.registry import resolve_executors
 from thunder.frontend.capture import CaptureSettings, CompiledGraph
 from thunder.torch.mutation import METADATA_METHODS
