@@ -164,7 +164,7 @@ def template_for(fn: Callable, args: tuple, kwargs: dict, wanted: Sequence[bool]
     found = _templates.get(key) if key is not None else None
     if found is None:
         try:
-            found = _record(fn, flat, spec, wanted)
+            found = _recorded(fn, flat, spec, wanted)
         except NeedsAutograd as reason:
             found = reason
         except (NotImplementedError, RuntimeError) as e:
@@ -185,19 +185,50 @@ def _default_saving() -> Any:
     return torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t)
 
 
-def _record(fn: Callable, flat: list, spec: Any, wanted: Sequence[bool]) -> Template:
+def _recorded(fn: Callable, flat: list, spec: Any, wanted: Sequence[bool]) -> Template:
+    """The template of a call, good for all strides that its inputs of unknown layout may have.
+
+    A call that takes another path for other strides (attention picks its kernel by them) keeps the one for row-major
+    inputs, which is what nearly all are; its kernels take any strides.
+    """
+    plain = _record(fn, flat, spec, wanted, row_major=True)
+    if all(not isinstance(v, TensorProxy) or v.layout is not None or v.ndim == 0 for v in flat):
+        return plain
+    try:
+        careful = _record(fn, flat, spec, wanted, row_major=False)
+    except (NeedsAutograd, RuntimeError, ValueError):
+        return plain
+    return careful if _operations(careful) == _operations(plain) else plain
+
+
+def _operations(template: Template) -> list[Any]:
+    """What a template computes, copies for the sake of strides left out."""
+    strides_only = (torch.ops.aten.clone.default, torch.ops.aten.contiguous.default)
+    return [n.op for n in (*(template.forward or ()), *template.backward) if n.op not in strides_only]
+
+
+def _record(fn: Callable, flat: list, spec: Any, wanted: Sequence[bool], *, row_major: bool) -> Template:
     recorder = _Recorder()
     fakes: dict[str, torch.Tensor] = {}
     # Some operations draw random numbers even when run on fake tensors.
     unseeded = torch.random.fork_rng(devices=())
-    with fake_mode(), quiet_autocast(), torch.enable_grad(), _default_saving(), unseeded, symbolic_dispatch(flat):
+    no_modes = torch._C.DisableTorchFunction()  # a mode that traces must not see what happens here
+    with (
+        no_modes,
+        fake_mode(),
+        quiet_autocast(),
+        torch.enable_grad(),
+        _default_saving(),
+        unseeded,
+        symbolic_dispatch(flat),
+    ):
 
         def real(leaf: Any) -> Any:
             if not isinstance(leaf, TensorProxy):
                 return to_real_leaf(leaf)
             if leaf.name not in fakes:
                 fake = to_fake(leaf)
-                fake = fake if leaf.layout is not None else with_other_strides(fake)
+                fake = fake if row_major or leaf.layout is not None else with_other_strides(fake)
                 fakes[leaf.name] = fake.requires_grad_(leaf.requires_grad)
                 recorder.enter(fakes[leaf.name])
             return fakes[leaf.name]
