@@ -132,7 +132,7 @@ class _Compiled:
     def _capturing(self, capture: Callable[[], Any]) -> Any:
         """One attempt of Dynamo at a program, and all that follows until it can run."""
         self._call.failed_guards, self._call.program = [], None
-        start = time.perf_counter_ns()
+        start = self._call.capture_start = time.perf_counter_ns()
         with dynamo_compat().capture_setting(), StatusLine(f"compiling {self.name}"):
             try:
                 result = capture()
@@ -177,7 +177,6 @@ class _Compiled:
             self.entries, self.direct = {(): self._make_entry()}, None
         shared = _shared_arguments((*args, *kwargs.values())) if len(args) + len(kwargs) > 1 else ()
         entry = self.entries.get(shared) or self.entries.setdefault(shared, self._make_entry())
-        start = time.perf_counter_ns()
         try:
             if self.direct is not None:
                 return self.direct(*args, **kwargs)
@@ -191,7 +190,8 @@ class _Compiled:
         finally:
             self.stats.count(state.missed)
             if state.missed:
-                self.stats.last_trace_host_start, self.stats.last_trace_host_stop = start, time.perf_counter_ns()
+                self.stats.last_trace_host_start = getattr(state, "capture_start", -1)
+                self.stats.last_trace_host_stop = time.perf_counter_ns()
 
     def _failed(self, e: BaseException, args: tuple, kwargs: dict) -> Any:
         if needs_direct_capture(e):
@@ -217,7 +217,7 @@ class _Backend:
         self.settings = settings
 
     def __call__(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable:
-        return CompiledGraph(gm, self.settings, example_inputs)
+        return CompiledGraph(gm, self.settings, example_inputs).as_function()
 
 
 _COMPARED_BY_DYNAMO = frozenset(

@@ -19,7 +19,10 @@ class ThunderFunction(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, program: Program, *args: Any) -> Any:
-        with _plain_torch():
+        if torch._C._is_any_autocast_enabled():
+            with _plain_torch():
+                outs, saved, others = program.forward(*args)
+        else:  # torch has switched autograd off for a Function's forward
             outs, saved, others = program.forward(*args)
         ctx.program, ctx.others = program, others
         ctx.sizes = [outs[n].shape for n in program.differentiable]

@@ -31,7 +31,7 @@ from thunder.frontend.lowering import Lowering, example_value, input_name
 from thunder.frontend.prologue import Prologue
 from thunder.frontend.version_checks import Refusals, fake_like, refresh_examples, refusals_of_graph
 from thunder.pipeline import Program, compile_program
-from thunder.runtime import run
+from thunder.runtime import ThunderFunction, run
 
 
 @dataclass
@@ -105,6 +105,24 @@ class CompiledGraph:
         if self._grad_after is not None:
             torch._C._set_grad_enabled(self._grad_after)
         return result
+
+    def as_function(self) -> Callable[..., Any]:
+        """The graph's call as a plain function, for programs that need none of `__call__`'s care in most calls.
+
+        What is called for each step of a training loop pays for every Python frame.
+        """
+        if self.writes_memory or self._refusals or self._grad_after is not None:
+            return self.__call__
+        program, ran = self.programs[()], self.settings.on_run
+        if not program.differentiable or program.epilogue is not None:
+            return self.__call__
+        attach = ThunderFunction.apply
+
+        def run_graph(*args: Any) -> Any:
+            ran(program)
+            return attach(program, *args) if torch.is_grad_enabled() else run(program, args)
+
+        return run_graph
 
     def _find_refusals(self, example_inputs: Sequence[Any]) -> Refusals:
         """Where eager's backward raises because of a write; looked for in programs that write what autograd tracks."""
