@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from thunder.core.errors import ThunderRuntimeError, ThunderTypeError, ThunderValueError
+from thunder.core.errors import OpaqueRegionError, ThunderRuntimeError, ThunderTypeError, ThunderValueError
 from thunder.core.log import get_logger
 from thunder.core.options import (
     CACHE_OPTIONS,
@@ -26,6 +26,7 @@ from thunder.core.options import (
 from thunder.core.torch_compat import dynamo_compat
 from thunder.core.tracing import is_tracing
 from thunder.core.transform_base import Transform
+from thunder.dynamo.pieces import PieceCompiler
 from thunder.extend.executor import Executor
 from thunder.extend.registry import resolve_executors
 from thunder.frontend.capture import CaptureSettings, CompiledGraph
@@ -44,6 +45,7 @@ from thunder.pipeline import Program
 
 _cache_log = get_logger("cache")
 _recompile_log = get_logger("recompiles")
+_split_log = get_logger("split")
 
 
 @dataclass(frozen=True)
@@ -120,7 +122,7 @@ class _Compiled:
     def _make_entry(self) -> Callable:
         return dynamo_compat().compile_with_dynamo(
             self.target,
-            backend=_Backend(self.capture),
+            backend=_Backend(self.capture, self.data),
             dynamic=self.settings.cache is CACHE_OPTIONS.SYMBOLIC_VALUES,
             guard_filter=_no_guards if self.settings.cache is CACHE_OPTIONS.SAME_INPUT else None,
             around=self._capturing,
@@ -211,13 +213,21 @@ def _argument_names(fn: Callable) -> tuple[str, ...]:
 
 
 class _Backend:
-    """What Dynamo calls with each captured graph."""
+    """What Dynamo calls with each captured graph.
 
-    def __init__(self, settings: CaptureSettings):
-        self.settings = settings
+    Regions that only torch can run (torch.func transforms, torch.cond and its kin) run in eager between compiled
+    pieces.
+    """
+
+    def __init__(self, settings: CaptureSettings, data: CompileData):
+        self.settings, self.data = settings, data
 
     def __call__(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable:
-        return CompiledGraph(gm, self.settings, example_inputs).as_function()
+        try:
+            return CompiledGraph(gm, self.settings, example_inputs).as_function()
+        except OpaqueRegionError as e:
+            _split_log.debug("the program runs in pieces: %s", e)
+        return PieceCompiler(gm, example_inputs, self.settings, self.data, "eager").compile().entry
 
 
 _COMPARED_BY_DYNAMO = frozenset(

@@ -30,6 +30,10 @@ class UnsupportedOpError(ThunderError, NotImplementedError):
     """The program uses an operation, or a form of one, that thunder cannot compile."""
 
 
+class OpaqueRegionError(UnsupportedOpError):
+    """Part of the program cannot be compiled, though torch can run it between two compiled parts."""
+
+
 class DataDependentControlFlowError(UnsupportedOpError):
     """The program branches on, or sizes something by, the value of a tensor."""
 

@@ -38,6 +38,7 @@ class ThunderPiece:
         self._lc_cs = CompileStats()
         self._lc_transforms = list(data.transforms)
         self._gm = gm
+        self._told = settings
         settings = replace(settings, on_compile=self._compiled, on_run=self._ran)
         self._graph = CompiledGraph(gm, settings, examples, **how)
 
@@ -45,9 +46,11 @@ class ThunderPiece:
         self._lc_cs.cache_misses += 1
         self._lc_cs.programs.append(program)
         self._lc_cs.last_program = program
+        self._told.on_compile(graph, program)
 
     def _ran(self, program: Program) -> None:
         self._lc_cs.last_program = program
+        self._told.on_run(program)
 
     def __call__(self, *args: Any) -> Any:
         self._lc_cs.calls += 1

@@ -19,7 +19,7 @@ import torch
 from torch import fx
 
 from thunder.core import prims
-from thunder.core.errors import UnsupportedOpError
+from thunder.core.errors import OpaqueRegionError, UnsupportedOpError
 from thunder.core.origin import NO_GRAD, RECOMPUTE_IN_BACKWARD, SourceLocation, origin
 from thunder.core.proxies import AnyProxy, Layout, NumberProxy, Proxy, TensorProxy
 from thunder.core.pytree import tree_flatten, tree_iter, tree_map
@@ -325,7 +325,7 @@ class Lowering:
             if node.op == "call_module":
                 raise UnsupportedOpError(f"a call of the module {node.target} inside a graph")
             if any(is_functorch_value(o) for o in tree_iter(example)):
-                raise UnsupportedOpError(f"{node.name} computes inside a transform of torch.func")
+                raise OpaqueRegionError(f"{node.name} computes inside a transform of torch.func")
             bindings = node.meta.get("unbacked_bindings") or self._undefined_number(example, args)
             if bindings and _is_plain_result(example):
                 return self._number_from_data(node, args, kwargs, example, bindings)
@@ -392,7 +392,7 @@ class Lowering:
             return self._higher_order(fn, node, args, kwargs, example)
         has_tensor = any(isinstance(a, TensorProxy) for a in tree_iter((args, kwargs)))
         if not has_tensor and example is None and changes_state(fn):
-            raise UnsupportedOpError(f"{symbol_name(fn)} changes the state of torch around the operations that follow")
+            raise OpaqueRegionError(f"{symbol_name(fn)} changes the state of torch around the operations that follow")
         if not has_tensor and (_is_plain_result(example) or fn in _PLAIN_PYTHON):
             if example is not None:
                 return concrete(example)
@@ -412,7 +412,7 @@ class Lowering:
 
     def _higher_order(self, fn: Any, node: fx.Node, args: tuple, kwargs: dict[str, Any], example: Any) -> Any:
         if fn.name() not in _HIGHER_ORDER:
-            raise UnsupportedOpError(f"the higher-order operator {fn.name()}")
+            raise OpaqueRegionError(f"the higher-order operator {fn.name()}")
         return _HIGHER_ORDER[fn.name()](self, node, args, kwargs, example)
 
     def _property(self, a: TensorProxy, attribute: str, example: Any, name: str) -> Any:

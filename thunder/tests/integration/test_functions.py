@@ -398,3 +398,26 @@ def test_rebound_closure_function_is_seen():
     assert_same(compiled(x), x.sin())
     activation = torch.cos
     assert_same(compiled(x), x.cos())
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: torch.cond(x.sum() > 0, lambda t: t.sin() * 2, lambda t: t.cos(), (x * 1,)) + 1,
+        lambda x: torch.vmap(lambda row: row * 2 + row.sum())(x.exp()).sin(),
+        lambda x: torch.func.grad(lambda t: (t * t).sum())(x.exp()) * x,
+    ],
+    ids=["cond", "vmap", "grad"],
+)
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # torch.cond, in eager
+def test_regions_that_only_torch_runs(fn):
+    compiled = thunder.jit(fn)
+    results = []
+    for f in (compiled, fn):
+        x = torch.linspace(-1, 2, 6).reshape(2, 3).requires_grad_()
+        out = f(x)
+        out.sum().backward()
+        results.append((out.detach(), x.grad))
+    torch.testing.assert_close(results[0], results[1])
+    assert thunder.cache_misses(compiled) == 1
+    assert thunder.last_traces(compiled)
