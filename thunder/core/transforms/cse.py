@@ -7,27 +7,31 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from thunder.core import prims
-from thunder.core.origin import RECOMPUTE_IN_BACKWARD
+from thunder.core.origin import BACKWARD, RECOMPUTE_IN_BACKWARD
 from thunder.core.passes import Pass, PassContext
 from thunder.core.proxies import Proxy
 from thunder.core.rewrite import KEEP, rewrite
 from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx
+from thunder.core.transforms.markers import marked_values
 from thunder.core.transforms.protect import MemoryGroups
+
+_COMPARED = frozenset({BACKWARD, RECOMPUTE_IN_BACKWARD})
 
 
 @dataclass(frozen=True)
 class CommonSubexpressionElimination(Pass):
     """Reuses the earlier of two nodes with equal operation, arguments and tags. O(nodes). Leaves nodes with effects.
 
-    Nodes whose results the program returns, or writes to, keep memory of their own.
+    Nodes whose results the program returns, or writes to, keep memory of their own. A node that autograd sees is not
+    replaced by one that it does not see.
     """
 
     name: ClassVar[str] = "cse"
     title: ClassVar[str] = "Common Subexpression Elimination"
 
     def apply(self, trace: TraceCtx, ctx: PassContext) -> TraceCtx:
-        returned = {p.name for p in trace.bound_symbols[-1].flat_proxy_args}
+        returned = _returned(trace)
         written = _written_memory(trace)
         seen: dict[Hashable, Any] = {}
 
@@ -38,7 +42,8 @@ class CommonSubexpressionElimination(Pass):
                 return KEEP
             if not all(isinstance(o, Proxy) for o in node.flat_outs) or node.rhs is None:
                 return KEEP
-            key = (node.rhs, RECOMPUTE_IN_BACKWARD in node.tags)
+            requires_grad = tuple(getattr(o, "requires_grad", False) for o in node.flat_outs)
+            key = (node.rhs, node.tags & _COMPARED, requires_grad)
             if key in seen:
                 return seen[key]
             seen[key] = node.output
@@ -46,6 +51,14 @@ class CommonSubexpressionElimination(Pass):
 
         new = rewrite(trace, rule, self.name)
         return trace if len(new.bound_symbols) == len(trace.bound_symbols) else new
+
+
+def _returned(trace: TraceCtx) -> set[str]:
+    """Names of values that the program returns as they are or as an autograd marker passes them on. O(nodes)."""
+    returned = {p.name for p in trace.bound_symbols[-1].flat_proxy_args}
+    for node in reversed(trace.bound_symbols[:-1]):
+        returned |= {p.name for p, o in marked_values(node) if o.name in returned}
+    return returned
 
 
 def _written_memory(trace: TraceCtx) -> set[str]:

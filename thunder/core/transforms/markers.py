@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from thunder.core import prims
 from thunder.core.passes import Pass, PassContext
+from thunder.core.proxies import TensorProxy
 from thunder.core.rewrite import KEEP, rewrite
 from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx
@@ -19,6 +20,19 @@ _MARKERS = (
     prims.shallow_copy,
     prims.update_aliases,
 )
+
+
+def marked_values(node: BoundSymbol) -> list[tuple[TensorProxy, TensorProxy]]:
+    """(value, result) for each result of a marker that is one of its arguments with another gradient."""
+    if node.sym is prims.custom_vjp:
+        pairs = zip(node.args[0], node.output, strict=True)
+    elif node.sym in (prims.update_data, prims.overwritten):
+        pairs = zip((node.args[1],), (node.output,), strict=True)
+    elif node.sym is prims.shallow_copy:
+        pairs = zip((node.args[0],), (node.output,), strict=True)
+    else:
+        return []
+    return [(a, o) for a, o in pairs if isinstance(a, TensorProxy) and isinstance(o, TensorProxy)]
 
 
 @dataclass(frozen=True)
@@ -41,10 +55,8 @@ class RemoveMarkers(Pass):
         def rule(node: BoundSymbol) -> Any:
             if node.sym is prims.custom_vjp:
                 return tuple(node.args[0])
-            if node.sym in (prims.update_data, prims.overwritten):
-                return node.args[1]
-            if node.sym is prims.shallow_copy:
-                return node.args[0]
+            if (pairs := marked_values(node)):
+                return pairs[0][0]
             if node.sym is prims.update_aliases and self.with_aliases:
                 return tuple(node.args[0])
             return None if node.sym is prims.late_saved else KEEP

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from thunder.core.origin import RECOMPUTE_IN_BACKWARD, origin
+from thunder.core.origin import RECOMPUTE_IN_BACKWARD, BoundSymbolTag, origin
 from thunder.core.passes import PassContext
+from thunder.core.tracing import get_tracectx
 from thunder.core.transforms.cse import CommonSubexpressionElimination, cse
 from thunder.core.transforms.dce import dce
 from thunder.core.verify import verify
@@ -91,3 +92,15 @@ def test_agrees_with_torch_when_run():
     for node in trace.bound_symbols[2:-1]:
         env[node.output.name] = node.sym.torch_fn(*(env[a.name] for a in node.args))
     torch.testing.assert_close(env[trace.output.name], x.sin() * y * 2)
+
+
+def test_a_tracked_node_is_not_merged_with_an_untracked_one():
+    def program(x, y):
+        tracked = sin(x)
+        trace = get_tracectx()
+        untracked = tracked.replace(name=trace.make_name(prefix="t"), requires_grad=not tracked.requires_grad)
+        with origin(add_tags=(BoundSymbolTag.NO_GRAD,)):
+            trace.emit(trace.bound_symbols[-1].sym, (x,), {}, untracked)
+        return add(tracked, untracked)
+
+    assert names(cse(make_trace(program, requires_grad=True))) == ["sin", "sin", "add"]
