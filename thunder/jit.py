@@ -180,15 +180,17 @@ class _Compiled:
         shared = _shared_arguments((*args, *kwargs.values())) if len(args) + len(kwargs) > 1 else ()
         entry = self.entries.get(shared) or self.entries.setdefault(shared, self._make_entry())
         try:
-            if self.direct is not None:
-                return self.direct(*args, **kwargs)
-            return entry(*args, **kwargs)
-        except Exception as e:
-            if not is_capture_failure(e):
-                if (error := program_error(e)) is None:
-                    raise
-                raise error from e
-            return self._failed(e, args, kwargs)
+            try:
+                if self.direct is not None:
+                    return self.direct(*args, **kwargs)
+                return entry(*args, **kwargs)
+            except Exception as e:
+                if not is_capture_failure(e):
+                    if (error := program_error(e)) is None:
+                        raise
+                    raise error from e
+                failure = e
+            return self._failed(failure, args, kwargs)
         finally:
             self.stats.count(state.missed)
             if state.missed:

@@ -24,7 +24,7 @@ from thunder.core.transforms.split import split_forward_backward
 from thunder.core.update_aliases import alias_engine
 from thunder.executors.passes import Fusion, TransformForExecution
 from thunder.extend.executor import FusionExecutor
-from thunder.program import Differentiated, PartialBackwards
+from thunder.program import Differentiated, PartialBackwards, saved_names
 from thunder.program import Program as Program
 
 
@@ -73,12 +73,14 @@ def execution_passes(options: CompileOptions) -> list[Any]:
 def _with_gradient(trace: TraceCtx, parts: ProgramParts, ctx: PassContext, transforms: Sequence[Any]) -> Program:
     backward_ctx = PassContext(ctx.options, ctx.executors, phase_ns=ctx.phase_ns, check_level=ctx.check_level)
 
-    def differentiate(given: Sequence[int] | None, ctx: PassContext, backward_ctx: PassContext) -> Differentiated:
+    def differentiate(
+        given: Sequence[int] | None, ctx: PassContext, backward_ctx: PassContext, saved: frozenset | None = None
+    ) -> Differentiated:
         joint = run_passes(
             [
                 FunctionPass(lambda t, c: joint_trace(t, c.executors, given), "autodiff", "joint"),
                 RecomputeInBackward(),
-                *([Rematerialize(parts.epilogue_writes)] if _rematerializes(ctx) else []),
+                *([Rematerialize(parts.epilogue_writes, saved)] if _rematerializes(ctx) else []),
                 ProtectOverwritten(parts.epilogue_writes),
             ],
             trace,
@@ -93,7 +95,7 @@ def _with_gradient(trace: TraceCtx, parts: ProgramParts, ctx: PassContext, trans
 
     def differentiate_partly(given: Sequence[int]) -> Differentiated:
         new = [PassContext(ctx.options, ctx.executors, check_level=ctx.check_level) for _ in range(2)]
-        return differentiate(given, *new)
+        return differentiate(given, *new, saved_names(full.split))
 
     full = differentiate(None, ctx, backward_ctx)
     forward = run_passes(_final_passes(full.split.forward, transforms), full.joint, ctx)

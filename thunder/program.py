@@ -10,6 +10,9 @@ from typing import Any, TypeAlias
 
 import torch
 
+from thunder.core import prims
+from thunder.core.devices import to_torch_device
+from thunder.core.errors import UnsupportedOpError
 from thunder.core.proxies import Proxy
 from thunder.core.pytree import tree_flatten
 from thunder.core.trace import TraceCtx
@@ -129,6 +132,11 @@ class PartialBackwards:
         return backward
 
     def _on_zeros(self, part: Differentiated) -> PartialBackward:
+        if any(n.sym is prims.custom_vjp and n.args[2].variants is not None for n in part.joint.bound_symbols):
+            raise UnsupportedOpError(
+                "a custom autograd function takes missing gradients as None (set_materialize_grads(False)), and what "
+                "its backward needs when they are missing was not saved"
+            )
         outputs = tree_flatten(self._full.split.forward.bound_symbols[-1].args[0])[0]
         expected = [outputs[n] for n in self._full.split.differentiable]
         grads = part.joint.bound_symbols[-1].args[1]
@@ -138,7 +146,7 @@ class PartialBackwards:
 
         def backward(saved: list[list[Any]], cotangents: list[Any], sizes: Sequence[Any]) -> Sequence[Any]:
             filled = [
-                torch.zeros(size, dtype=p.torch_dtype, device=p.device) if c is None else c
+                torch.zeros(size, dtype=p.torch_dtype, device=to_torch_device(p.device)) if c is None else c
                 for c, p, size in zip(cotangents, expected, sizes, strict=True)
             ]
             cotangents.clear()
@@ -151,6 +159,12 @@ def _saved_names(split: SplitTraces) -> tuple[list[str], list[str]]:
     """Names of what the forward saves: tensors, others."""
     _, tensors, others = split.forward.bound_symbols[-1].args
     return [p.name for p in tensors], [p.name for p in others]
+
+
+def saved_names(split: SplitTraces) -> frozenset[str]:
+    """Names of what the forward saves."""
+    tensors, others = _saved_names(split)
+    return frozenset((*tensors, *others))
 
 
 def _computed_alike(one: TraceCtx, other: TraceCtx, names: Sequence[str]) -> bool:

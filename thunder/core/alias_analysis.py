@@ -95,6 +95,12 @@ class AliasInfo:
         storage.members.append(p.name)
         return value
 
+    def forget_views(self, kept: frozenset[str]) -> None:
+        """Makes the views that are not among `kept` be computed again when they are read next."""
+        for name, value in self.values.items():
+            if value.parent is not None and name not in kept:
+                value.version = -1
+
     def chain(self, name: str) -> list[Value]:
         """The values from the root's first view down to `name`; empty for a root."""
         steps: list[Value] = []

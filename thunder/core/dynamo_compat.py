@@ -13,7 +13,9 @@ from typing import Any
 import torch
 import torch._dynamo
 from torch._dynamo.convert_frame import compile_lock
+from torch._dynamo.exc import unimplemented
 from torch._dynamo.variables import ConstDictVariable, ListVariable, higher_order_ops
+from torch._dynamo.variables.misc import AutogradFunctionContextVariable
 
 from thunder.core.torch_compat import allowed_later
 
@@ -96,6 +98,31 @@ def note_gradient_counts() -> None:
     variable.rewire_bwd_graph_outputs = wrapped  # type: ignore[union-attr]
 
 
+@functools.cache
+def refuse_unmaterialized_gradients() -> None:
+    """Makes Dynamo refuse autograd functions that call `ctx.set_materialize_grads`.
+
+    It inlines the call as an attribute that nothing reads: backward is traced for gradients that are all there, and
+    what it does about missing ones is lost. Refused, the function is captured directly, or breaks the graph. The
+    refusal holds for the whole process, since the graph does not tell.
+    """
+    variable = AutogradFunctionContextVariable
+    original = variable.var_getattr
+
+    @functools.wraps(original)
+    def var_getattr(self: Any, tx: Any, name: str) -> Any:
+        if name == "set_materialize_grads":
+            unimplemented(
+                gb_type="autograd.Function context method set_materialize_grads",
+                context=f"{self}.{name}",
+                explanation="backward is to be told which gradients are missing, which a captured backward is not",
+                hints=[],
+            )
+        return original(self, tx, name)
+
+    variable.var_getattr = var_getattr  # type: ignore[method-assign]
+
+
 def compile_with_dynamo(
     fn: Callable,
     *,
@@ -114,6 +141,7 @@ def compile_with_dynamo(
     """
     _ignore_logging()
     note_gradient_counts()
+    refuse_unmaterialized_gradients()
     extra: dict[str, Any] = {"isolate_recompiles": True}
     context = torch._dynamo.optimize(
         backend=backend,

@@ -6,6 +6,7 @@ What is written down is what Dynamo writes down for it: a call of `autograd_func
 from __future__ import annotations
 
 import inspect
+import itertools
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
@@ -13,14 +14,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch import fx
 from torch.autograd.function import Function
 
 from thunder.core.errors import ThunderRuntimeError, UnsupportedOpError
 from thunder.core.torch_compat import preserve_versions
+from thunder.frontend.custom_function import BACKWARD_VARIANTS
 from thunder.frontend.recording import Recorder
 
 _local = threading.local()
-_original_apply = Function.__dict__["apply"]
+# What `Function.apply` calls in the end, also where a program has kept `MyFunction.apply` from before.
+_APPLY_OWNER = torch.autograd.function._SingleLevelFunction
 _HIGHER_ORDER = torch.ops.higher_order.autograd_function_apply
 
 
@@ -67,16 +71,21 @@ class _Call:
     version_at_save: list[tuple[torch.Tensor, int]] = field(default_factory=list)
 
 
+def _torch_apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+    """torch's own `apply`."""
+    return super(_APPLY_OWNER, cls).apply(*args, **kwargs)
+
+
 @contextmanager
 def functions_recorded(recorder: Recorder) -> Any:
-    """Inside, `Function.apply` and `autograd_function_apply` of this thread go into `recorder`'s graph."""
+    """Inside, calls of `Function.apply` and `autograd_function_apply` of this thread go into `recorder`'s graph."""
     higher_order = type(_HIGHER_ORDER)
     call_higher_order = higher_order.__call__
 
     def apply(cls: type, *args: Any, **kwargs: Any) -> Any:
         current = getattr(_local, "recorder", None)
         if current is None or current.is_paused:
-            return _original_apply.__func__(cls, *args, **kwargs)
+            return _torch_apply(cls, *args, **kwargs)
         return apply_function(current, cls, args, kwargs)
 
     def by_hand(op: Any, *args: Any, **kwargs: Any) -> Any:
@@ -87,12 +96,17 @@ def functions_recorded(recorder: Recorder) -> Any:
         return apply_function(current, function_of(forward, backward, inputs, kwargs), tuple(inputs), {})
 
     with _LOCK:
-        Function.apply, higher_order.__call__ = classmethod(apply), by_hand  # type: ignore[assignment,method-assign]
+        outside = vars(_APPLY_OWNER).get("apply")
+        _APPLY_OWNER.apply, higher_order.__call__ = classmethod(apply), by_hand  # type: ignore[assignment,method-assign]
         try:
             with recording_into(recorder):
                 yield
         finally:
-            Function.apply, higher_order.__call__ = _original_apply, call_higher_order  # type: ignore[method-assign]
+            if outside is None:
+                del _APPLY_OWNER.apply
+            else:
+                _APPLY_OWNER.apply = outside
+            higher_order.__call__ = call_higher_order  # type: ignore[method-assign]
 
 
 # Both replacements are process-wide, so that one capture runs at a time; other threads' calls pass through them.
@@ -192,21 +206,21 @@ def _apply_tracked(recorder: Recorder, cls: Any, args: tuple) -> Any:
     call = _Call(cls, args, FunctionContext(needs), inner)
     with recorder.paused():
         results = _run_in_autograd(call, recording_into(inner))
-        backward = _backward_graph(call, results)
-    saved, backward_module, saved_for_backward = backward
+        backward = _record_backward(call, results)
     outputs = _map_outputs(call.outputs, lambda o: o)
-    forward_module = inner.module((outputs, list(saved)))
+    forward_module = inner.module((outputs, backward.saved))
     single = not isinstance(call.outputs, tuple | list)
     flat = [call.outputs] if single else list(call.outputs)
     skipped = [n for n, o in enumerate(flat) if _is_in(o, call.context.non_differentiable)]
-    kwargs = {"non_differentiable_idx": skipped, "saved_for_backward_idx": saved_for_backward}
-    recorder.call_bodies(
+    kwargs = {"non_differentiable_idx": skipped, "saved_for_backward_idx": backward.saved_for_backward}
+    node = recorder.call_bodies(
         _HIGHER_ORDER,
-        {"fwd_body": forward_module, "bwd_body": backward_module},
+        {"fwd_body": forward_module, "bwd_body": backward.graph},
         (*args, *inner.lifted),
         kwargs,
         results,
     )
+    node.meta[BACKWARD_VARIANTS] = backward.variants
     return results
 
 
@@ -239,26 +253,96 @@ def _run_in_autograd(call: _Call, inside: Any) -> Any:
             )
 
     Traced.__name__ = call.cls.__name__
-    return _original_apply.__func__(Traced, *call.args)
+    return _torch_apply(Traced, *call.args)
 
 
-def _backward_graph(call: _Call, results: Any) -> tuple[list, Any, list[int]]:
-    """The saved values, the backward's graph, and which of the values went through `save_for_backward`."""
-    recorder = Recorder(call.recorder)
+@dataclass
+class _Backward:
+    """The backward's graph: takes the gradients of the outputs, then the saved values.
+
+    saved: fake tensors. saved_for_backward: positions in `saved` that went through `ctx.save_for_backward`.
+    variants: with `ctx.set_materialize_grads(False)`, the graphs for calls in which some gradients are missing, by the
+        positions of those outputs, or what backward raises then; None where missing gradients are zeros.
+    """
+
+    graph: fx.GraphModule
+    saved: list[Any]
+    saved_for_backward: list[int]
+    variants: dict[frozenset[int], fx.GraphModule | Exception] | None
+
+
+# With n outputs, backward is recorded 2**n times where it is to be told which gradients are missing.
+_MOST_OPTIONAL_GRADIENTS = 6
+
+
+def _record_backward(call: _Call, results: Any) -> _Backward:
     flat = list(results) if isinstance(results, tuple | list) else [results]
-    grads = []
+    if call.context.materialize_grads:
+        recorder, returned = _backward_run(call, flat, frozenset())
+        saved = recorder.lifted
+        graph, variants = _backward_module(call, recorder, returned), None
+    else:
+        variants, saved = _record_variants(call, flat)
+        graph = next(v for v in variants.values() if isinstance(v, fx.GraphModule))
+    return _Backward(graph, saved, [n for n, t in enumerate(saved) if _is_in(t, call.context.to_save)], variants)
+
+
+def _record_variants(call: _Call, outputs: list) -> tuple[dict[frozenset[int], Any], list[Any]]:
+    """The backward's graph for each set of missing gradients, all of which take the same saved values."""
+    runs: dict[frozenset[int], tuple[Recorder, list]] = {}
+    variants: dict[frozenset[int], Any] = {}
+    for missing in _missing_gradients(call, outputs):
+        try:
+            runs[missing] = _backward_run(call, outputs, missing)
+        except Exception as e:  # a backward need not be ready for gradients that never come
+            variants[missing] = e
+    if not runs:
+        raise next(iter(variants.values()))
+    saved = list({id(t): t for recorder, _ in runs.values() for t in recorder.lifted}.values())
+    for missing, (recorder, returned) in runs.items():
+        recorder.lift(saved)
+        variants[missing] = _backward_module(call, recorder, returned)
+    return variants, saved
+
+
+def _missing_gradients(call: _Call, outputs: list) -> list[frozenset[int]]:
+    """Each set of outputs that may have no gradient, by position; the smallest one first."""
+    tensors = {n for n, o in enumerate(outputs) if isinstance(o, torch.Tensor)}
+    optional = sorted(n for n in tensors if outputs[n].requires_grad)
+    if len(optional) > _MOST_OPTIONAL_GRADIENTS:
+        raise UnsupportedOpError(
+            f"{call.cls.__name__} takes missing gradients as None (set_materialize_grads(False)) and has "
+            f"{len(optional)} outputs; at most {_MOST_OPTIONAL_GRADIENTS} are supported"
+        )
+    never = tensors - set(optional)
+    return [
+        frozenset(never | set(chosen))
+        for count in range(len(optional) + 1)
+        for chosen in itertools.combinations(optional, count)
+    ]
+
+
+def _backward_run(call: _Call, outputs: list, missing: frozenset[int]) -> tuple[Recorder, list]:
+    """Runs the backward on fake gradients; what it calls, and what it returns."""
+    recorder = Recorder(call.recorder)
+    grads: list[Any] = []
     with call.recorder.paused(), torch.no_grad():
-        for n, o in enumerate(flat):
-            grads.append(torch.empty(o.shape, dtype=o.dtype, device=o.device) if isinstance(o, torch.Tensor) else None)
+        for n, o in enumerate(outputs):
+            given = isinstance(o, torch.Tensor) and n not in missing
+            grads.append(torch.empty(o.shape, dtype=o.dtype, device=o.device) if given else None)
             recorder.placeholder(f"grad_{n}", grads[-1])
         # Backward runs later: what it writes does not count for the forward that is still being recorded.
         with preserve_versions(call.recorder.values()), recording_into(recorder):
             returned = call.cls.backward(call.context, *grads)
     returned = list(returned) if isinstance(returned, tuple | list) else [returned]
-    returned = _checked_count(call, returned)
-    module = recorder.module((*returned, *([None] * len(call.recorder.lifted))))
-    saved = recorder.lifted
-    return saved, module, [n for n, t in enumerate(saved) if _is_in(t, call.context.to_save)]
+    return recorder, _checked_count(call, returned)
+
+
+def _backward_module(call: _Call, recorder: Recorder, returned: list) -> fx.GraphModule:
+    """The graph of one run; for what forward has been given besides its arguments, or has to keep, it returns None."""
+    for t in recorder.lifted:
+        call.recorder.argument(t)
+    return recorder.module((*returned, *([None] * len(call.recorder.lifted))))
 
 
 def _checked_count(call: _Call, grads: list) -> list:

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from thunder.core.trace import TraceCtx
     from thunder.frontend.lowering import Lowering
 
+# The key in the meta data of a captured call for `BackwardBody.variants`.
+BACKWARD_VARIANTS = "backward_variants"
+
 
 @dataclass(frozen=True, eq=False)
 class BackwardBody:
@@ -26,7 +29,8 @@ class BackwardBody:
     tensor_mask: in the older form, which inputs are tensors.
     dirty: positions of outputs that are inputs which forward has written.
     ids: the storage ids of the capture, continued when the backward graph is lowered.
-    materialize_grads: a missing gradient is passed to backward as zeros.
+    variants: what is computed instead of `graph_module` where gradients of outputs are missing, by the positions of
+        these; None where backward is given zeros for them.
     lowering: makes an interpreter for the backward graph.
     """
 
@@ -37,7 +41,7 @@ class BackwardBody:
     tensor_mask: tuple = ()
     dirty: frozenset = frozenset()
     ids: Any = None
-    materialize_grads: bool = True
+    variants: Any = None
     lowering: Any = None
 
     def gradient_count(self, available: int) -> int:
@@ -51,9 +55,16 @@ class BackwardBody:
         found = (n.meta["gradient_counts"] for n in self.graph_module.graph.nodes if "gradient_counts" in n.meta)
         return next(found, (0, 0))
 
-    def lower(self, trace: TraceCtx, inputs: list) -> Any:
-        """Adds the backward graph's nodes to `trace`; gives the gradients that it returns."""
-        return self.lowering(trace, self.ids).run(self.graph_module.graph, self.graph_module, inputs)
+    def lower(self, trace: TraceCtx, grads: list) -> Any:
+        """Adds the backward graph's nodes to `trace`; gives the gradients that it returns.
+
+        grads: those of the outputs, None for missing ones.
+        """
+        missing = frozenset(n for n, g in enumerate(grads) if g is None)
+        module = self.graph_module if self.variants is None else self.variants[missing]
+        if isinstance(module, Exception):  # what the user's backward raises in such a call
+            raise module
+        return self.lowering(trace, self.ids).run(module.graph, module, [*grads, *self.saved])
 
     def emit(self, lowering: Lowering, outs: list, inputs: list, example: Any) -> list:
         """Adds the node whose outputs are those of the function, with this backward as their gradient."""

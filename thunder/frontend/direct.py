@@ -19,16 +19,26 @@ from thunder.core.sizes import hashable_leaf
 from thunder.core.torch_compat import DataDependentOutputException, FakeTensorMode
 from thunder.frontend.autograd_functions import functions_recorded
 from thunder.frontend.capture import CaptureSettings, CompiledGraph
+from thunder.frontend.failures import FROM_CAPTURE
 from thunder.frontend.recording import Recorder
 from thunder.frontend.version_checks import fake_like, refusals_of
 
 _BY_HAND = "autograd_function_apply"
+_WRITING_BACKWARD = "of ApplyTemplate is a view and its base"
+_REFUSED = ("autograd.Function", "non-contiguous `out=`")
 
 
 def needs_direct_capture(e: BaseException) -> bool:
-    """Whether Dynamo failed on an autograd function: the operator called by hand, or a use that it refuses."""
+    """Whether Dynamo failed where running the function on fake tensors does not.
+
+    An autograd function (the operator called by hand, or a use that it refuses), `out=` with a tensor that is not
+    contiguous, a backward that writes to what forward has passed on (which Dynamo runs inside forward), or an assertion
+    of its own (views of one base, when the program reads the second after it has written the first).
+    """
+    if (isinstance(e, AssertionError) and FROM_CAPTURE in str(e)) or _WRITING_BACKWARD in str(e):
+        return True
     kind = str(getattr(e, "gb_type", ""))
-    return ("HigherOrderOperator" in kind and _BY_HAND in str(e)) or "autograd.Function" in kind
+    return ("HigherOrderOperator" in kind and _BY_HAND in str(e)) or any(refused in kind for refused in _REFUSED)
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ _DOCS = re.compile(r"\n\s*(Hint|Developer debug context|For more details|Set TOR
 _CAPTURE_ATTRIBUTES = frozenset(
     {"real_stack", "_torch_dynamo_tracer_output", "innermost_user_frame_summary", "compile_id", "frame_exec_strategy"}
 )
-_FROM_CAPTURE = "\n\nfrom user code:\n"
+FROM_CAPTURE = "\n\nfrom user code:\n"
 _PROGRAM_ID = re.compile(r"^\d+/\d+(_\d+)?: ")
 _COMMENT = re.compile(r"\s+#\s.*$")
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
@@ -57,7 +57,7 @@ def guard_reasons(reason: str) -> list[str]:
 
 def is_capture_failure(e: BaseException) -> bool:
     """Whether capturing, rather than the captured program, has failed."""
-    return isinstance(e, dynamo_errors().TorchDynamoException) or _FROM_CAPTURE in str(e)
+    return isinstance(e, dynamo_errors().TorchDynamoException) or FROM_CAPTURE in str(e)
 
 
 def _is_user_frame(filename: str) -> bool:
@@ -183,7 +183,7 @@ def raise_user_error(e: Any, fn: Callable, args: tuple, kwargs: dict[str, Any]) 
     if not isinstance(e, dynamo_errors().TorchDynamoException):
         for name in _CAPTURE_ATTRIBUTES & vars(e).keys():
             delattr(e, name)
-        raise like_exception(e, f"{_plain(str(e).partition(_FROM_CAPTURE)[0])}{where}") from None
+        raise like_exception(e, f"{_plain(str(e).partition(FROM_CAPTURE)[0])}{where}") from None
     if isinstance(e.__cause__, TypeError):
         raise ThunderTypeError(f"{_plain(str(e.__cause__))}{where}") from None
     if _is_data_dependent(e):

@@ -39,7 +39,7 @@ from thunder.core.trace import TraceCtx
 from thunder.core.tracing import tracectx
 from thunder.extend.executor import Lookasides, check_replacement, find_replacement
 from thunder.frontend.autocasting import AutocastState, autocast_call
-from thunder.frontend.custom_function import BackwardBody
+from thunder.frontend.custom_function import BACKWARD_VARIANTS, BackwardBody
 from thunder.torch.fakes import StorageIds, fake_meta, layout_of
 from thunder.torch.mutation import METADATA_METHODS, writing_symbol
 from thunder.torch.registry import method_call, operator_call, symbol_for, symbol_name
@@ -246,12 +246,13 @@ class Lowering:
             raise UnsupportedOpError(f"Tensor.{method} changes a tensor's storage, which a traced program cannot do")
         if any(a is args[0] for a in self.trace.args):
             raise UnsupportedOpError(f"Tensor.{method} changes the shape or strides of an input of the traced program")
+        if args[0].requires_grad and not self.grad_enabled:
+            raise UnsupportedOpError(
+                f"Tensor.{method} in no_grad on a tensor that requires grad, whose gradient has the shape from before"
+            )
         view = {"as_strided_": torch.as_strided}.get(method) or getattr(torch.Tensor, method[:-1])
         self._by_fake.pop(id(example), None)
-        before = self.grad_enabled
-        self.grad_enabled |= args[0].requires_grad  # such a change keeps the tensor's history also under no_grad
         out = self.plain_call(view, args, kwargs, example, name)
-        self.grad_enabled = before
         self.rebound[args[0].name] = out
         return out
 
@@ -542,6 +543,7 @@ def _custom_function(lowering: Lowering, node: fx.Node, args: tuple, kwargs: dic
         tuple(kwargs.get("args_tensor_mask") or ()),
         _dirty_outputs(flat, inputs, lowering.trace.bound_symbols[start:]),
         lowering.ids,
+        node.meta.get(BACKWARD_VARIANTS),
         lowering=partial(_backward_lowering, lowering.lookasides),
     )
     result = body.emit(lowering, flat, inputs, example)

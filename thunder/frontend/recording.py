@@ -98,11 +98,24 @@ class Recorder(TorchFunctionMode):
         x = self.fake(x)
         if not self.knows(x):
             if self.parent is not None and self.parent.is_known_above(x):
-                self.placeholder(f"lifted_{len(self.lifted)}", x)
-                self.lifted.append(x)
+                self._lift(x)
             else:
                 raise UnsupportedOpError("a tensor that was made while the program was not being recorded")
         return self._nodes[id(x)]
+
+    def _lift(self, x: torch.Tensor) -> None:
+        self.placeholder(f"lifted_{len(self.lifted)}", x)
+        self.lifted.append(x)
+
+    def lift(self, tensors: list[torch.Tensor]) -> None:
+        """Makes these the lifted tensors, in this order; those that there are so far are among them."""
+        self.lifted = []
+        for t in tensors:
+            old = self._nodes.pop(id(t), None)
+            self._lift(t)
+            if old is not None:
+                old.replace_all_uses_with(self._nodes[id(t)])
+                self.graph.erase_node(old)
 
     def fake(self, x: Any) -> Any:
         """The fake tensor for a real one."""
@@ -213,7 +226,7 @@ class Recorder(TorchFunctionMode):
 
     def call_bodies(
         self, target: Any, bodies: dict[str, Any], args: tuple, kwargs: dict[str, Any], result: Any
-    ) -> None:
+    ) -> fx.Node:
         """Writes down a higher-order operator's call; `bodies`: its inner graphs. Its results replace known values."""
         names = []
         for kind, body in bodies.items():
@@ -227,6 +240,7 @@ class Recorder(TorchFunctionMode):
             self.enter(node, result)
         else:
             self._enter_items(node, result, renew=True)
+        return node
 
     def module(self, result: Any) -> fx.GraphModule:
         """The graph, which returns `result`."""

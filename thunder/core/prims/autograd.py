@@ -52,6 +52,13 @@ late_saved.__dict__["__doc__"] = (
 )
 
 
+save = make_prim(
+    "SAVE", "save", meta=lambda *values: None, python_impl=lambda *values: None, traits=Traits(is_kept=True),
+    tags=(OpTags.DONT_DCE,),
+)  # fmt: skip
+save.__dict__["__doc__"] = "In backward: forward saves `values`, whether or not this backward reads them."
+
+
 class _WithHistory(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, window: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
@@ -75,6 +82,15 @@ unversioned = make_prim(
     traits=Traits(is_barrier=True),
 )  # fmt: skip
 unversioned.__dict__["__doc__"] = "A tensor on the memory of `a` whose saving for backward checks nothing."
+
+detached = make_prim(
+    "DETACHED", "detached", meta=lambda a: fresh(a), python_impl=lambda a: a.detach(),
+    traits=Traits(is_barrier=True),
+)  # fmt: skip
+detached.__dict__["__doc__"] = (
+    "A tensor on the memory of `a`, with the gradient of `a` in the program and no history in torch's autograd, which "
+    "refuses to keep views of a tensor with one that is written under no_grad."
+)
 
 set_grad_enabled = make_prim(
     "SET_GRAD_ENABLED", "set_grad_enabled", meta=lambda enabled: None, python_impl=torch._C._set_grad_enabled,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -131,7 +132,7 @@ view_update = make_prim(
 
 
 def _write_through(
-    base: torch.Tensor, views: ViewChain, fn: Callable, where: int | str, args: tuple, kwargs: dict, strides: Any = None
+    base: torch.Tensor, views: ViewChain, fn: Callable, where: tuple, args: tuple, kwargs: dict, strides: Any = None
 ) -> torch.Tensor:
     same = strides is None or tuple(base.stride()) == tuple(strides)
     result = (
@@ -140,10 +141,8 @@ def _write_through(
         else torch.empty_strided(base.shape, strides, dtype=base.dtype, device=base.device).copy_(base)
     )
     window = apply_views(result, views)
-    if isinstance(where, int):
-        fn(*args[:where], window, *args[where + 1 :], **kwargs)
-    else:
-        fn(*args, **{**kwargs, where: window})
+    by_position = [window if n in where else a for n, a in enumerate(args)]
+    fn(*by_position, **kwargs, **{name: window for name in where if isinstance(name, str)})
     return result
 
 
@@ -164,6 +163,23 @@ def _view_of(base: torch.Tensor, views: ViewChain, strides: Any = None) -> torch
 
 
 view_of = make_prim("VIEW_OF", "view_of", meta=None, torch_fn=_view_of, python_impl=_view_of)
+
+
+def _view_of_grad(g: torch.Tensor, views: ViewChain, shape: tuple, strides: Any) -> torch.Tensor:
+    make = torch.empty if strides is None else partial(torch.empty_strided, stride=tuple(strides))
+    with torch.enable_grad():
+        base = make(tuple(shape), dtype=g.dtype, device=g.device).requires_grad_()
+        window = apply_views(base, views)
+    return torch.autograd.grad(window, base, g)[0]
+
+
+view_of_grad = make_prim(
+    "VIEW_OF_GRAD", "view_of_grad", meta=None, torch_fn=_view_of_grad, python_impl=_view_of_grad
+)
+view_of_grad.__dict__["__doc__"] = (
+    "The gradient of a base of these sizes and strides whose view has the gradient `g`, summed where the view shows an "
+    "element more than once."
+)
 
 
 def _copy_with_strides(a: torch.Tensor, strides: tuple) -> torch.Tensor:
@@ -270,3 +286,17 @@ random_on_clones = make_prim(
     "RANDOM_ON_CLONES", "random_on_clones", meta=None, torch_fn=_run_on_clones, python_impl=_run_on_clones,
     traits=Traits(is_random=True), tags=(OpTags.RANDOM_OP,),
 )  # fmt: skip
+
+
+def _redrawn(a: torch.Tensor, fn: Callable, args: tuple, kwargs: dict) -> torch.Tensor:
+    return fn(torch.empty_like(a), *args, **kwargs)
+
+
+redrawn = make_prim(
+    "REDRAWN", "redrawn", meta=lambda a, fn, args, kwargs: fresh(a, requires_grad=False), torch_fn=_redrawn,
+    python_impl=_redrawn, traits=Traits(is_random=True), tags=(OpTags.RANDOM_OP,),
+)  # fmt: skip
+redrawn.__dict__["__doc__"] = (
+    "A tensor with the shape, dtype and strides of `a`, filled by the random in-place method `fn`, which draws in the "
+    "order of memory."
+)

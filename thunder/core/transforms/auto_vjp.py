@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from thunder.core import prims
 from thunder.core.errors import UnsupportedOpError
 from thunder.core.origin import BACKWARD, origin
 from thunder.core.prims.base import make_prim
@@ -111,7 +112,8 @@ class _Recorder(TorchDispatchMode):
         self.nodes.append(TemplateNode(stride_agnostic(func), args, kwargs, outs, metas, is_view))
 
     def _write(self, func: Any, real_args: Any, args: Any, kwargs: Any, out: Any) -> None:
-        functional = _functional_overload(func)
+        is_random = torch.Tag.nondeterministic_seeded in func.tags
+        functional = func if is_random else _functional_overload(func)
         target = real_args[0] if real_args else None
         if functional is None or not isinstance(target, torch.Tensor) or out is not target:
             raise NeedsAutograd(f"{func} writes to memory")
@@ -126,7 +128,8 @@ class _Recorder(TorchDispatchMode):
             if r == old:
                 self.refs[known] = ref
         meta = TensorMeta(tuple(concrete(s) for s in target.shape), target.dtype, target.device)
-        args = (*args, *_defaults_after(func, functional, len(args)))
+        if not is_random:  # a twin of these would draw in another order
+            args = (*args, *_defaults_after(func, functional, len(args)))
         self.nodes.append(TemplateNode(functional, args, kwargs, ref, {ref.n: meta}, False))
 
     n_inputs = 0
@@ -198,7 +201,9 @@ def _recorded(fn: Callable, flat: list, spec: Any, wanted: Sequence[bool]) -> Te
         careful = _record(fn, flat, spec, wanted, row_major=False)
     except (NeedsAutograd, RuntimeError, ValueError):
         return plain
-    return careful if _operations(careful) == _operations(plain) else plain
+    operations = _operations(careful)
+    reads_strides = torch.ops.aten.as_strided.default in operations
+    return careful if operations == _operations(plain) and not reads_strides else plain
 
 
 def _operations(template: Template) -> list[Any]:
@@ -270,7 +275,10 @@ def _emit_nodes(trace: TraceCtx, nodes: Sequence[TemplateNode], env: dict[int, A
             return env[v.n]
 
         args, kwargs = tree_map(value, node.args), tree_map(value, node.kwargs)
-        trace.emit(symbol_for(node.op), args, kwargs, tree_map(result, node.outs))
+        if node.op._schema.is_mutable:
+            trace.emit(prims.redrawn, (args[0], node.op, args[1:], kwargs), {}, tree_map(result, node.outs))
+        else:
+            trace.emit(symbol_for(node.op), args, kwargs, tree_map(result, node.outs))
 
 
 Pullback = Callable[[Sequence[Any]], list[tuple[TensorProxy, Any]]]

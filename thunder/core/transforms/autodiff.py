@@ -28,11 +28,21 @@ Pairs = list[tuple[Any, Any]]
 
 
 class _Cotangents:
-    """Gradients collected so far, by value name."""
+    """Gradients collected so far, by value name.
+
+    reached: values that backward comes to. One without a gradient has only consumers that returned None for it; torch
+    still runs the backward of the custom function that made it.
+    """
 
     def __init__(self, trace: TraceCtx):
         self.trace = trace
+        self.reached: set[str] = set()
         self._of: dict[str, TensorProxy] = {}
+
+    def pass_through(self, node: BoundSymbol) -> None:
+        """Backward comes to the inputs of a node if it comes to one of its outputs."""
+        if any(o.name in self.reached for o in node.flat_proxy_outs):
+            self.reached |= {a.name for a in node.flat_proxy_args if isinstance(a, TensorProxy) and a.requires_grad}
 
     def get(self, p: Any) -> Any:
         return self._of.get(p.name) if isinstance(p, Proxy) else None
@@ -78,6 +88,7 @@ class Autodiff:
             for node, play in reversed(self.pullbacks):
                 with backward_origin(node):
                     play(cotangents)
+                cotangents.pass_through(node)
             if self.custom is not None:
                 self.custom.write_back(flat)
             grads = tuple(cotangents.get(a) for a in self.trace.args)
@@ -90,6 +101,7 @@ class Autodiff:
             g = o.replace(name=self.joint.unique_name(f"{o.name}_grad"), requires_grad=False, layout=None)
             self.joint.emit(prims.get_grad, (o,), {}, g)
             cotangents.put(o, g)
+            cotangents.reached.add(o.name)
 
     # Forward
 
@@ -274,8 +286,8 @@ class Autodiff:
             for out, chain in zip(outs, views, strict=True):
                 g = cotangents.get(out)
                 if g is not None and root.requires_grad:
-                    zeros = zeros_for(self.joint, root)
-                    cotangents.put(root, self._emitted(prims.view_update, (zeros, g, chain), root))
+                    args = (g, chain, root.shape, root.layout.strides if root.layout is not None else None)
+                    cotangents.put(root, self._emitted(prims.view_of_grad, args, root))
             g = None if root_was_written else cotangents.get(root)
             if g is None:
                 return
@@ -302,12 +314,9 @@ class Autodiff:
                 raise ThunderRuntimeError(
                     "a custom autograd function lost its saved values before its gradient was built"
                 )
-            outs = [o for o in node.output if isinstance(o, TensorProxy)]
-            given = [cotangents.get(o) for o in node.output]
-            if all(g is None for g in given) or not outs:
-                return
-            for p, g in self.custom.play(node, given):
-                cotangents.put(p, g)
+            if any(isinstance(o, TensorProxy) and o.name in cotangents.reached for o in node.output):
+                for p, g in self.custom.play(node, [cotangents.get(o) for o in node.output]):
+                    cotangents.put(p, g)
 
         self.pullbacks.append((node, play))
 
@@ -316,6 +325,7 @@ _STRUCTURAL: dict[Any, Callable[[Autodiff, BoundSymbol], None]] = {
     prims.update_data: Autodiff._update_data,
     prims.overwritten: Autodiff._overwritten,
     prims.shallow_copy: Autodiff._same,
+    prims.detached: Autodiff._same,
     prims.view_update: Autodiff._view_update,
     prims.copy_with_setitem: Autodiff._setitem,
     prims.custom_vjp: Autodiff._custom_vjp,

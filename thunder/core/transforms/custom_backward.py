@@ -50,6 +50,7 @@ class CustomBackward:
                 joint.emit(prims.unversioned, (value,), {}, out)
                 value = out
             functionalizer.info.values[name].current = value
+        functionalizer.info.forget_views(frozenset(names))
         known.note_targets(frozenset(names))
         return known
 
@@ -69,12 +70,15 @@ class CustomBackward:
         for n, (o, g) in enumerate(zip(node.output, cotangents, strict=True)):
             if n in body.non_differentiable and body.tensor_mask:
                 continue
-            if g is None and isinstance(o, TensorProxy) and body.materialize_grads:
+            if g is None and isinstance(o, TensorProxy) and body.variants is None:
                 g = zeros_for(self.joint, o)
             given.append(g)
         given = given[: body.gradient_count(len(given))]
+        if body.variants is not None:  # a call in which other gradients are missing may read more of them
+            saved = {p.name: p for p in map(self.functionalizer.read, body.saved) if isinstance(p, TensorProxy)}
+            self.joint.emit(prims.save, tuple(saved.values()), {}, None)
         scratch = from_trace(self.joint)
-        result = body.lower(scratch, [*given, *body.saved])
+        result = body.lower(scratch, given)
         self.joint.names |= scratch.names
         for inner in scratch.bound_symbols:
             self.functionalizer.process(inner)

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from thunder.core import prims
 from thunder.core.passes import Pass, PassContext
+from thunder.core.proxies import Proxy
 from thunder.core.symbol import BoundSymbol, OpTags
 from thunder.core.trace import TraceCtx
 
@@ -28,6 +29,8 @@ def live_nodes(nodes: list[BoundSymbol], needed: Iterable[str] = ()) -> list[Bou
         if is_kept(node) or any(o.name in wanted for o in node.flat_proxy_outs):
             kept.append(node)
             wanted.update(p.name for p in node.flat_proxy_args)
+            if node.sym is prims.custom_vjp:  # what only its backward reads
+                wanted.update(p.name for p in node.args[2].saved if isinstance(p, Proxy))
     return kept[::-1]
 
 

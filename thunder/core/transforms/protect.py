@@ -16,6 +16,7 @@ from thunder.core.symbol import BoundSymbol
 from thunder.core.torch_compat import OpOverload, aten_packet
 from thunder.core.trace import TraceCtx, from_trace
 from thunder.core.tracing import tracectx
+from thunder.core.transforms.markers import marked_values
 from thunder.torch.registry import symbol_for
 
 _MAYBE_VIEWS = {"reshape", "contiguous", "to", "flatten", "view_as", "reshape_as", "_to_copy", "type_as", "expand_as"}
@@ -43,6 +44,7 @@ def may_be_view(node: BoundSymbol) -> bool:
         "update_data",
         "overwritten",
         "unversioned",
+        "detached",
         "custom_vjp",
     ):
         return True
@@ -63,11 +65,15 @@ def _view_pairs(node: BoundSymbol) -> list[tuple[Any, Any]]:
     """The inputs and outputs of a node that may share memory."""
     if not may_be_view(node):
         return []
-    if node.sym is prims.custom_vjp:
-        return [(a, o) for a, o in zip(node.args[0], node.output, strict=True) if isinstance(a, TensorProxy)]
-    if node.sym in (prims.update_data, prims.overwritten):
-        return [(node.args[1], node.output)]
-    return [(p, o) for p in node.flat_proxy_args for o in node.defined]
+    return marked_values(node) or [
+        (p, o) for p in node.flat_proxy_args for o in node.defined if _may_share_storage(p, o)
+    ]
+
+
+def _may_share_storage(a: Any, b: Any) -> bool:
+    """Whether two values may lie in one storage; capture knows it of its values."""
+    known = isinstance(a, TensorProxy) and isinstance(b, TensorProxy) and a.layout is not None and b.layout is not None
+    return a.layout.storage == b.layout.storage if known else True
 
 
 class MemoryGroups:
@@ -134,7 +140,8 @@ class ProtectOverwritten(Pass):
     """A read of a value whose memory was written before becomes a read of a clone, made where the value was. O(nodes
     α).
 
-    `written` names inputs that the epilogue writes, which is before backward runs.
+    `written` names inputs that the epilogue writes, which is before backward runs. What `unversioned` gives is the
+    memory as backward finds it.
     """
 
     name: ClassVar[str] = "protect_overwritten"
@@ -152,6 +159,7 @@ class ProtectOverwritten(Pass):
         """For each name, the positions of the nodes that read it too late."""
         memory = _Memory()
         reads: dict[str, set[int]] = {}
+        unversioned = {n.output.name for n in nodes if n.sym is prims.unversioned}
         in_backward = False
 
         def check(index: int, node: BoundSymbol) -> None:
@@ -164,7 +172,7 @@ class ProtectOverwritten(Pass):
             if node.is_backward and not in_backward:
                 in_backward = True
                 for name in self.written:
-                    memory.write(name, set())
+                    memory.write(name, unversioned)
             if node.sym not in (prims.update_aliases, prims.get_grad, prims.unversioned):
                 check(index, node)
             memory.see(node)

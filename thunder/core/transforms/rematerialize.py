@@ -56,31 +56,44 @@ class Rematerialize(Pass):
 
     O(maximum flow) on the part of the forward that cheap operations connect to backward. Inputs that forward or the
     epilogue (`written`) writes cost their bytes, since backward needs a clone of what they were.
+
+    Where `saved` is given, these values are what is saved.
     """
 
     name: ClassVar[str] = "rematerialize"
     title: ClassVar[str] = "Rematerialize"
     stage: ClassVar[str] = "joint"
     written: frozenset = frozenset()
+    saved: frozenset | None = None
 
     def apply(self, trace: TraceCtx, ctx: PassContext) -> TraceCtx:
-        producers = recomputed_producers(trace, self.written)
+        if self.saved is None:
+            producers = recomputed_producers(trace, self.written)
+        else:
+            producers = unsaved_producers(trace, self.saved)
         return recompute_in_backward(trace, producers) if producers else trace
 
 
-def recomputed_producers(joint: TraceCtx, written: frozenset = frozenset()) -> dict[str, BoundSymbol]:
-    """For each value that is cheaper computed again than saved, the forward node that makes it."""
-    forward = [n for n in joint.bound_symbols[:-1] if not n.is_backward]
-    made_by = {o.name: n for n in forward for o in n.defined}
-    needed = {
+def _read_by_backward(joint: TraceCtx, made_by: Mapping[str, BoundSymbol]) -> dict[str, TensorProxy]:
+    return {
         p.name: p
         for n in joint.bound_symbols[:-1]
         if n.is_backward
         for p in n.flat_proxy_args
         if p.name in made_by and isinstance(p, TensorProxy)
     }
-    free = returned_names(joint) - written - {w.name for n in forward for w in n.written}
-    network, reachable = _network(needed, made_by, free)
+
+
+def _forward_producers(joint: TraceCtx) -> dict[str, BoundSymbol]:
+    return {o.name: n for n in joint.bound_symbols[:-1] if not n.is_backward for o in n.defined}
+
+
+def recomputed_producers(joint: TraceCtx, written: frozenset = frozenset()) -> dict[str, BoundSymbol]:
+    """For each value that is cheaper computed again than saved, the forward node that makes it."""
+    made_by = _forward_producers(joint)
+    needed = _read_by_backward(joint, made_by)
+    writes = {w.name for n in joint.bound_symbols[:-1] if not n.is_backward for w in n.written}
+    network, reachable = _network(needed, made_by, returned_names(joint) - written - writes)
     if not reachable:
         return {}
     networkx = importlib.import_module("networkx")
@@ -88,6 +101,21 @@ def recomputed_producers(joint: TraceCtx, written: frozenset = frozenset()) -> d
     graph.add_weighted_edges_from(network, weight="capacity")
     _, (near, _) = networkx.minimum_cut(graph, "source", "sink")
     return {name: made_by[name] for name in reachable if f"{name}:in" not in near and name in made_by}
+
+
+def unsaved_producers(joint: TraceCtx, saved: frozenset) -> dict[str, BoundSymbol]:
+    """For each value that backward needs and that is not saved, the forward node that makes it, if that is cheap."""
+    made_by = _forward_producers(joint)
+    found: dict[str, BoundSymbol] = {}
+    pending = [name for name in _read_by_backward(joint, made_by) if name not in saved]
+    while pending:
+        name = pending.pop()
+        node = made_by.get(name)
+        if name in found or node is None or not is_cheap(node):
+            continue
+        found[name] = node
+        pending.extend(p.name for p in node.flat_proxy_args if isinstance(p, TensorProxy) and p.name not in saved)
+    return found
 
 
 def _network(

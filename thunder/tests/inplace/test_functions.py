@@ -106,6 +106,42 @@ class NotMaterialized(torch.autograd.Function):
         return None if g is None else g * 5
 
 
+class TellsMissing(torch.autograd.Function):
+    """Backward does something else for each set of missing gradients, and needs something else for it."""
+
+    @staticmethod
+    def forward(ctx: Any, a: torch.Tensor, b: torch.Tensor) -> tuple:
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(a, b)
+        ctx.both = a * b
+        return a * 2, b * 3
+
+    @staticmethod
+    def backward(ctx: Any, g: Any, h: Any) -> tuple:
+        a, b = ctx.saved_tensors
+        if g is None and h is None:
+            return a * 0 + 7, None
+        if g is None:
+            return None, h * b.cos()
+        if h is None:
+            return g * a.sin(), None
+        return g * ctx.both, h + ctx.both
+
+
+class TellsMissingInSetup(TellsMissing):
+    """The same, with a context set up apart."""
+
+    @staticmethod
+    def forward(a: torch.Tensor, b: torch.Tensor) -> tuple:
+        return a * 2, b * 3
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*inputs)
+        ctx.both = inputs[0] * inputs[1]
+
+
 class NoGradient(torch.autograd.Function):
     """Backward gives nothing for its first input."""
 
@@ -188,7 +224,23 @@ class Broadcast(torch.autograd.Function):
         return g.double(), g
 
 
+class SavesOnly(torch.autograd.Function):
+    """Computes a value that only backward reads."""
+
+    @staticmethod
+    def forward(ctx: Any, a: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(a.sigmoid())
+        ctx.kept = a.cos()
+        return a * 2
+
+    @staticmethod
+    def backward(ctx: Any, g: torch.Tensor) -> torch.Tensor:
+        (s,) = ctx.saved_tensors
+        return g * s + ctx.kept
+
+
 PROGRAMS = {
+    "saved for backward only": (lambda a: SavesOnly.apply(a).sin(), make_one),
     "saved output": (lambda a: Exp.apply(a) * 2, make_one),
     "saved output returned too": (lambda a: (Exp.apply(a), a * 2), make_one),
     "not tensors": (lambda a: Power.apply(a, 3, True, "name", 0.5), make_one),
@@ -218,6 +270,90 @@ PROGRAMS = {
     "nothing tracked": (lambda a: functions.Nested.apply(a), lambda: (torch.rand(3),)),
     "unused result": (lambda a: (Exp.apply(a), a * 3)[1], make_one),
 }
+
+
+PICKS = {
+    "first": lambda o: o[0] * 2,
+    "second": lambda o: o[1].sin(),
+    "both": lambda o: o[0] * o[1],
+    "None for the first": lambda o: NoGradient.apply(o[0], o[0] * 0 + 1),
+    "None only": lambda o: NoGradient.apply(o[0], o[0].detach()) + o[1].detach(),
+}
+
+
+@pytest.mark.parametrize("rematerialize", [False, True])
+@pytest.mark.parametrize("function", [TellsMissing, TellsMissingInSetup])
+@pytest.mark.parametrize("pick", list(PICKS))
+def test_missing_gradients_inside(pick: str, function: Any, rematerialize: bool) -> None:
+    check(lambda a, b: PICKS[pick](function.apply(a, b)), make_two, rematerialize=rematerialize)
+
+
+@pytest.mark.parametrize("rematerialize", [False, True])
+@pytest.mark.parametrize("function", [TellsMissing, TellsMissingInSetup])
+@pytest.mark.parametrize("used", [(0,), (1,), (0, 1)])
+def test_missing_gradients_of_the_program(used: tuple, function: Any, rematerialize: bool) -> None:
+    def gradients(f: Any) -> list:
+        torch.manual_seed(0)
+        a, b = make_two()
+        outs = f(a, b)
+        sum((outs[n] * 3).sum() for n in used).backward()
+        return [a.grad, b.grad]
+
+    f = function.apply
+    compiled = thunder.jit(lambda a, b: f(a, b), rematerialize=rematerialize)
+    for got, want in zip(gradients(compiled), gradients(f), strict=True):
+        assert (got is None) == (want is None)
+        if want is not None:
+            torch.testing.assert_close(got, want)
+
+
+def test_backward_that_is_not_ready_for_a_missing_gradient() -> None:
+    class Unready(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, a: torch.Tensor) -> tuple:
+            ctx.set_materialize_grads(False)
+            return a * 2, a * 3
+
+        @staticmethod
+        def backward(ctx: Any, g: Any, h: Any) -> Any:
+            return g * 2 + h
+
+    compiled = thunder.jit(lambda a: Unready.apply(a))
+    first, second = compiled(a := leaf(3))
+    with pytest.raises(TypeError, match="NoneType"):
+        first.sum().backward()
+    first, second = compiled(a := leaf(3))
+    (first + second).sum().backward()
+    assert torch.equal(a.grad, torch.full((3,), 3.0))
+
+
+def test_too_many_gradients_that_may_be_missing() -> None:
+    class Many(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, a: torch.Tensor) -> tuple:
+            ctx.set_materialize_grads(False)
+            return tuple(a * n for n in range(7))
+
+        @staticmethod
+        def backward(ctx: Any, *grads: Any) -> Any:
+            return sum(g for g in grads if g is not None)
+
+    with pytest.raises(ThunderError, match="7 outputs; at most 6"):
+        thunder.jit(lambda a: Many.apply(a))(leaf(3))
+
+
+def test_backward_reads_what_forward_does_not() -> None:
+    class ReadsOther(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+            return a + b
+
+        @staticmethod
+        def backward(ctx: Any, g: torch.Tensor) -> tuple:
+            return g * weight, g
+
+    weight = torch.rand(3, 4, requires_grad=True)
+    check(lambda a: ReadsOther.apply(a, a) * weight, make_one)
 
 
 def _in_no_grad(a: torch.Tensor) -> torch.Tensor:
