@@ -10,6 +10,7 @@ backward functions go through the same one.
 from __future__ import annotations
 
 import copy
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
@@ -188,6 +189,8 @@ class Functionalizer:
         with origin(node.origin, pass_name="functionalization"):
             written = list(dict.fromkeys(node.written))
             check_overlap(node)
+            if node.sym.traits.is_random:
+                self._restore_layouts(written)
             if len(written) == 1 and self._is_folded(written[0]):
                 self._write_through(node, written[0], NO_GRAD not in node.tags)
                 return
@@ -204,6 +207,16 @@ class Functionalizer:
             for p, value in zip(written, new, strict=True):
                 self.write(p, value, tracked)
 
+    def _restore_layouts(self, written: list[TensorProxy]) -> None:
+        """Lays the new values of tensors out as the tensors are, since random numbers are drawn in that order."""
+        for p in written:
+            value, current = self.info.values.get(p.name), self.read(p)
+            if value is not None and current is not value.proxy and not _is_row_major(p):
+                strides = p.layout.strides  # type: ignore[union-attr]
+                value.current = self._emit(
+                    prims.copy_with_strides, (current, strides), like=p, requires_grad=current.requires_grad
+                )
+
     def _is_folded(self, p: TensorProxy) -> bool:
         """Whether a view shows an element of its root twice, so that a write depends on its order."""
         return p.name in self.info.values and has_internal_overlap(p) and bool(self.info.view_chain(p.name))
@@ -212,9 +225,10 @@ class Functionalizer:
         """The call as it is, on a view of a copy of the root."""
         root = self.info.values[self.info.storage_of(p.name).root].proxy  # type: ignore[union-attr]
         old = self.read(root)
-        where = node.sym.traits.writes[0]
-        args = tree_map(self.read, tuple(None if n == where else a for n, a in enumerate(node.args)))
-        kwargs = tree_map(self.read, {k: v for k, v in node.kwargs.items() if k != where})
+        named = (*enumerate(node.args), *node.kwargs.items())
+        where = tuple(n for n, a in named if isinstance(a, TensorProxy) and a.name == p.name)
+        args = tree_map(self.read, tuple(None if n in where else a for n, a in enumerate(node.args)))
+        kwargs = tree_map(self.read, {k: v for k, v in node.kwargs.items() if k not in where})
         is_seen = tracked and self.info.is_tracked(p.name)
         requires_grad = old.requires_grad or (
             is_seen and any(t.requires_grad for t in (*_tensors(args), *_tensors(kwargs)))
@@ -240,10 +254,12 @@ class Functionalizer:
             raise UnsupportedOpError(f"a write to {p.name}, which shares memory with another result of its operation")
         old_root = self.read(root.proxy)
         is_seen = tracked and self.info.is_tracked(p.name)
-        new = self._keeping_track(p, new, is_seen)
+        new = self._keeping_track(p, new, tracked)
         value.has_own_history |= tracked and not is_seen and new.requires_grad
         if self.info.view_chain(p.name):
             new_root = self._updated_root(root, old_root, p, new, is_seen)
+            if not tracked and (old := self.read(p)).requires_grad:
+                new = self._emit(prims.update_data, (old, new), like=new, requires_grad=True)
         else:
             new_root = new
         if not is_seen and old_root.requires_grad:
@@ -252,9 +268,9 @@ class Functionalizer:
         storage.version += 1
         self._commit(storage, root, new_root, value, new)
 
-    def _keeping_track(self, p: TensorProxy, new: TensorProxy, is_seen: bool) -> TensorProxy:
+    def _keeping_track(self, p: TensorProxy, new: TensorProxy, tracked: bool) -> TensorProxy:
         """What requires grad still does after it was overwritten with something that does not: its gradient is zero."""
-        if not is_seen or new.requires_grad or p.name not in self.info.values:
+        if not tracked or new.requires_grad or p.name not in self.info.values:
             return new
         old = self.read(p)
         return self._emit(prims.overwritten, (old, new), like=new, requires_grad=True) if old.requires_grad else new
@@ -305,9 +321,9 @@ class Functionalizer:
 
     def _laid_out(self, src: TensorProxy, dst: TensorProxy, requires_grad: bool) -> TensorProxy:
         """A copy of `src` that lies in memory as `dst` does."""
-        wanted = None if dst.layout is None else dst.layout.strides
+        wanted = dst.layout.strides if dst.layout is not None else None
         known = None if src.layout is None else src.layout.strides
-        if wanted is None or wanted == known or not all(isinstance(s, int) for s in (*wanted, *dst.shape)):
+        if wanted == known or not _has_known_strides(dst):
             return self._emit(symbol_for(torch.clone), (src,), like=dst, requires_grad=requires_grad)
         if wanted == contiguous_strides(tuple(dst.shape)) or has_internal_overlap(dst):
             kwargs = {"memory_format": torch.contiguous_format}
@@ -336,6 +352,9 @@ class Functionalizer:
         self._check_shape(node, out, target)
         if node.sym.traits.writes == ("out",):
             self._alias_result(node, target)
+            if not all(_is_row_major(t) for t in (target, *_tensors(node.args))) and _has_known_strides(target):
+                strides = target.layout.strides  # type: ignore[union-attr]
+                out = self._emit(prims.copy_with_strides, (out, strides), like=target, requires_grad=requires_grad)
         return [out]
 
     def _check_shape(self, node: BoundSymbol, out: TensorProxy, target: TensorProxy) -> None:
@@ -477,8 +496,11 @@ class Functionalizer:
 
     # Inputs
 
-    def enter_inputs(self, inputs: list[Any]) -> None:
-        """Enters the program's inputs; those that share memory become views of one base."""
+    def enter_inputs(self, inputs: list[Any], written: Collection[int] = ()) -> None:
+        """Enters the program's inputs; those that share memory become views of one base.
+
+        written: the storages that the program writes.
+        """
         groups: dict[int, list[TensorProxy]] = {}
         for p in inputs:
             if isinstance(p, TensorProxy):
@@ -511,6 +533,15 @@ class Functionalizer:
             strides, offset = m.layout.strides, m.layout.offset - low  # type: ignore[union-attr]
             node = prims.strided_view.bind(base, m.shape, strides, offset, output=m)
             self.info.add_view(m, base.name, node, None, current=m, is_tracked=True)
+
+
+def _has_known_strides(p: TensorProxy) -> bool:
+    return p.layout is not None and all(isinstance(s, int) for s in (*p.layout.strides, *p.shape))
+
+
+def _is_row_major(p: TensorProxy) -> bool:
+    """Whether a tensor is contiguous, or nothing is known about how it lies in memory."""
+    return not _has_known_strides(p) or p.layout.strides == contiguous_strides(tuple(p.shape))  # type: ignore[union-attr]
 
 
 def _stem(name: str) -> str:

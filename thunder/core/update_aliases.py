@@ -7,6 +7,7 @@ after the write, and nothing reads an old name any more.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import torch
@@ -22,6 +23,23 @@ from thunder.torch.registry import symbol_for
 class AliasUpdater(Functionalizer):
     """The engine of `skip_inplace_functionalization=True`: same analysis as functionalization, other rewrite."""
 
+    def enter_inputs(self, inputs: list[Any], written: Collection[int] = ()) -> None:
+        """Enters the inputs; those written are written through a tensor that torch's autograd knows nothing about."""
+        super().enter_inputs(inputs)
+        for n in written:
+            storage = self.info.storages.get(n)
+            root = self.info.values[storage.root] if storage is not None else None
+            if root is None or not root.proxy.requires_grad or root.current is not root.proxy:
+                continue
+            out = root.proxy.replace(name=self.trace.unique_name(f"{root.proxy.name}_w"))
+            self.trace.emit(prims.detached, (root.proxy,), {}, out)
+            for value in map(self.info.values.__getitem__, storage.members):  # type: ignore[union-attr]
+                if value.node is None:
+                    value.current = out
+
+    def _restore_layouts(self, written: list[TensorProxy]) -> None:
+        """Nothing to do: the values lie in the memory of the tensors themselves."""
+
     def write(self, p: TensorProxy, new: TensorProxy, tracked: bool = True) -> None:
         """Writes `new` into the memory of `p` and renames what else lies there."""
         if p.name not in self.info.values:
@@ -29,7 +47,7 @@ class AliasUpdater(Functionalizer):
         value, storage = self.info.values[p.name], self.info.storage_of(p.name)
         old = self.read(p)
         is_seen = tracked and self.info.is_tracked(p.name)
-        new = self._keeping_track(p, new, is_seen)
+        new = self._keeping_track(p, new, tracked)
         value.has_own_history |= tracked and not is_seen and new.requires_grad
         requires_grad = new.requires_grad if tracked else old.requires_grad
         out = old.replace(name=self.trace.unique_name(f"{_base(p.name)}_w"), requires_grad=requires_grad)

@@ -102,7 +102,8 @@ class _Outputs:
             return view
         if o.name not in self.renewed:
             out = view.replace(name=self.epilogue.unique_name(f"{o.name}_output"), requires_grad=True)
-            self.epilogue.emit(prims.with_history, (view, self.compute(current)), {}, out)
+            computed = self.compute(self.fz.returned(current, storage))
+            self.epilogue.emit(prims.with_history, (view, computed), {}, out)
             self.renewed[o.name] = out
         return self.renewed[o.name]
 
@@ -170,6 +171,10 @@ def _shared_storages(outputs: Sequence[Any]) -> set[int]:
     return shared
 
 
+def _written_storages(trace: TraceCtx) -> set[int]:
+    return {w.layout.storage for node in trace.bound_symbols for w in node.written if w.layout is not None}
+
+
 def split_effects(trace: TraceCtx, make_functionalizer: Any = Functionalizer) -> ProgramParts:
     """The functional computation and the epilogue of a captured trace. O(nodes) plus the views replayed."""
     if not needs_alias_handling(trace):
@@ -177,7 +182,7 @@ def split_effects(trace: TraceCtx, make_functionalizer: Any = Functionalizer) ->
     new = from_trace(trace)
     fz = make_functionalizer(new)
     with tracectx(new):
-        fz.enter_inputs(list(trace.args))
+        fz.enter_inputs(list(trace.args), _written_storages(trace))
         for node in trace.bound_symbols[:-1]:
             fz.process(node)
         outputs = trace.bound_symbols[-1].args[0]

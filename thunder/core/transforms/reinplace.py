@@ -7,7 +7,7 @@ nothing reads the older values any more, the operations run on the input's own m
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -73,7 +73,7 @@ class Reinplace(Pass):
         dropped = {chain.copy for chain in chains}
         changed = {i: _in_place_node(nodes[i]) for chain in chains for i in chain.operations}
         for c in copies:
-            if c not in dropped and (clone := facts.needless_clone(c)) is not None:
+            if c not in dropped and (clone := facts.needless_clone(c, changed)) is not None:
                 dropped.add(clone)
                 changed[c] = nodes[c].renamed({nodes[c].args[0].name: nodes[clone].args[0]}, outputs=False)
         if not dropped:
@@ -133,15 +133,20 @@ class _Facts:
                 return None
         return _Chain(copy, tuple(chain))
 
-    def needless_clone(self, copy: int) -> int | None:
-        """The clone whose only reader is the copy_, unless the memory cloned is the copy's own."""
+    def needless_clone(self, copy: int, written: Collection[int]) -> int | None:
+        """The clone whose only reader is the copy_, unless the memory cloned is the copy's own or is written before it.
+
+        written: positions of operations that run in the memory of their first argument.
+        """
         src, dst = self.nodes[copy].args
         n = self.producer.get(src.name)
         if n is None or self.nodes[n].sym.torch_fn is not torch.clone or self.reads[src.name] != 1:
             return None
         source = self.nodes[n].args[0]
         between = any(node.written for node in self.nodes[n + 1 : copy])
-        return None if between or dst.name in self.memory.group(source.name) else n
+        memory = self.memory.group(source.name)
+        between = between or any(n < i < copy and self.nodes[i].args[0].name in memory for i in written)
+        return None if between or dst.name in memory else n
 
     def _may_run_in_place(self, node: BoundSymbol, value: Any, dst: TensorProxy) -> bool:
         base = node.args[0] if node.args else None

@@ -1,0 +1,78 @@
+"""Programs that the generator has found wrong, shrunk: each stays right under every rewrite and through Dynamo."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import thunder
+from thunder.tests.inplace.harness import every_rewrite
+from thunder.tests.inplace.programs import GeneratedProgram
+from thunder.tests.inplace.test_generated import assert_equal, direct, run_both
+
+# name: (which inputs, lines of `f(x, y, z)`)
+FOUND = {
+    "a tracked view and one made in a custom forward": (
+        1,
+        "v0 = z[1:]; v1 = ScatterRows.apply(v0); v1.index_add_(0, torch.tensor([0]), v0[:1]); return v1",
+    ),
+    "backward that only None leads to": (0, "v0 = WritesInput.apply(x, x); v1 = WritesSaved.apply(x, v0); return v1"),
+    "equal functions, both returned": (0, "a = ScaleInPlace.apply(x); b = ScaleInPlace.apply(x); return b, a"),
+    "views of one base, written before the second is read": (3, "v0 = y.sin(); y.add_(z); v6 = x.sin(); return v6"),
+    "identity of a written input": (2, "z.add_(x); v5 = Identity.apply(z); return v5"),
+    "backward reads and writes what was written since": (0, "v3 = WritesInput.apply(x, y); y.add_(x); return v3"),
+    "backward writes memory whose views are gone": (
+        0,
+        "torch._C._set_grad_enabled(False); x[..., 0] = x[..., 0]; torch._C._set_grad_enabled(True); "
+        "v1 = WritesInput.apply(x, x); return v1",
+    ),
+    "backward writes a result passed on": (0, "v0 = Identity.apply(x); v3 = WritesInput.apply(x, v0); return v3"),
+    "out= that is not contiguous": (2, "v1 = x.sin(); torch.add(x, x, out=y); return v1"),
+    "mark_dirty on a view": (2, "v0 = z[0]; v1 = Dirty.apply(v0); return v1"),
+    "written input that a gradient reads": (0, "y.add_(x); v3 = y.sin(); return v3"),
+    "view written in no_grad": (1, "v = x[0]; torch.no_grad()(v.mul_)(2); return v.sin()"),
+    "view of an input written in no_grad": (0, "v = x[0]; torch.no_grad()(x.add_)(1); return v.sin()"),
+    "detached view overwritten": (1, "v = x.detach(); v.add_(z); v.zero_(); return v.sin()"),
+    "random numbers in the order of memory": (
+        2,
+        "y.index_add_(0, torch.tensor([0]), x[:1]); y.bernoulli_(0.5); return x.sin()",
+    ),
+    "random numbers into out=": (2, "v = torch.add(y, y, out=x); x.bernoulli_(0.5); return v"),
+    "dropout of a transposed value": (5, "v0 = y.sin(); v0.t_().mul_(2); x.add_(x); return F.dropout(v0, 0.5)"),
+    "overlapping view of what is written": (1, "v2 = x.as_strided((2, 2), (1, 1)); x.add_(x); return v2.sin()"),
+    "expanded view of what is written": (1, "v2 = x.expand(2, *x.shape); x.add_(x); return v2.sin()"),
+    "strided view of a transposed copy": (
+        1,
+        "v1 = x.t().clone(); v2 = v1.as_strided((2, 2), (1, 3)); v1.add_(v1); return v2.sin()",
+    ),
+    "overlapping view written with itself": (0, "v1 = y.as_strided((2, 2), (1, 1)); v1.add_(v1); return x.sin()"),
+    "view of a copy of what is written": (
+        0,
+        "v0 = y[[0, 0]]; y.add_(x); v3 = v0[0]; y.add_(x); v0.add_(x); return v3",
+    ),
+    "copied before it is written": (2, "x.copy_(y); y.sigmoid_(); return z"),
+}
+
+
+def program(name: str) -> GeneratedProgram:
+    inputs, lines = FOUND[name]
+    return GeneratedProgram("def f(x, y, z):\n    " + "\n    ".join(lines.split("; ")) + "\n", inputs)
+
+
+@every_rewrite
+@pytest.mark.parametrize("name", list(FOUND))
+def test_found(name: str, rewrite: str) -> None:
+    found = program(name)
+    assert_equal(found, *run_both(found, direct(rewrite)))
+
+
+@pytest.mark.parametrize("name", list(FOUND))
+def test_found_through_dynamo(name: str) -> None:
+    def compile(fn: Any) -> Any:
+        torch._dynamo.reset()
+        return thunder.jit(fn)
+
+    found = program(name)
+    assert_equal(found, *run_both(found, compile, through_dynamo=True))
