@@ -246,7 +246,7 @@ class Lowering:
             raise UnsupportedOpError(f"Tensor.{method} changes a tensor's storage, which a traced program cannot do")
         if any(a is args[0] for a in self.trace.args):
             raise UnsupportedOpError(f"Tensor.{method} changes the shape or strides of an input of the traced program")
-        if args[0].requires_grad and not self.grad_enabled:
+        if not self.grad_enabled and (args[0].requires_grad or getattr(example, "requires_grad", False)):
             raise UnsupportedOpError(
                 f"Tensor.{method} in no_grad on a tensor that requires grad, whose gradient has the shape from before"
             )

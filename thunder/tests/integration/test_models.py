@@ -194,13 +194,10 @@ def _mixtral() -> nn.Module:
 
 
 def _gpt2() -> nn.Module:
-    model = _hf(
+    return _hf(
         "GPT2LMHeadModel", "GPT2Config", vocab_size=99, n_embd=32, n_layer=2, n_head=4, n_positions=32, bos_token_id=0,
         eos_token_id=0,
     )  # fmt: skip
-    # Without it the forward logs that it takes this one, and Dynamo captures no logging.
-    model.loss_type = "ForCausalLM"
-    return model
 
 
 def _bert() -> nn.Module:
