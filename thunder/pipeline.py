@@ -23,7 +23,6 @@ from thunder.core.transforms.rematerialize import Rematerialize
 from thunder.core.transforms.split import split_forward_backward
 from thunder.core.update_aliases import alias_engine
 from thunder.executors.passes import Fusion, TransformForExecution
-from thunder.extend.executor import FusionExecutor
 from thunder.program import Differentiated, PartialBackwards, saved_names
 from thunder.program import Program as Program
 
@@ -80,7 +79,7 @@ def _with_gradient(trace: TraceCtx, parts: ProgramParts, ctx: PassContext, trans
             [
                 FunctionPass(lambda t, c: joint_trace(t, c.executors, given), "autodiff", "joint"),
                 RecomputeInBackward(),
-                *([Rematerialize(parts.epilogue_writes, saved)] if _rematerializes(ctx) else []),
+                *([Rematerialize(parts.epilogue_writes, saved)] if ctx.options.rematerialize else []),
                 ProtectOverwritten(parts.epilogue_writes),
             ],
             trace,
@@ -110,15 +109,6 @@ def _with_gradient(trace: TraceCtx, parts: ProgramParts, ctx: PassContext, trans
         epilogue_traces,
         partial=PartialBackwards(full, differentiate_partly),
     )
-
-
-def _rematerializes(ctx: PassContext) -> bool:
-    """Whether backward computes cheap values again.
-
-    By option, and by default where they are fused with what reads them.
-    """
-    wanted = ctx.options.rematerialize
-    return any(isinstance(ex, FusionExecutor) for ex in ctx.executors) if wanted is None else wanted
 
 
 def _without_gradient(trace: TraceCtx, parts: ProgramParts, ctx: PassContext, transforms: Sequence[Any]) -> Program:

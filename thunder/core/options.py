@@ -204,9 +204,7 @@ class CompileOptions:
     is_differentiable_outputs: tuple[bool, ...] | None = _option(
         None, "for each flat output whether it has a gradient; needs thunderfx_disable_split_autograd"
     )
-    rematerialize: bool | None = _option(
-        None, "save the fewest bytes for backward and compute cheap values again; None: where a fuser makes that free"
-    )
+    rematerialize: bool = _option(True, "save the fewest bytes for backward and compute cheap values again")
     auto_recompute_intermediates: bool = _option(False, "recompute intermediates of decompositions in the backward")
     torch_compile_fullgraph: bool = _option(True, "`fullgraph` of the torch.compile executors")
     disable_replace_uniform: bool = _option(False, "keep `uniform` instead of its stateless form")

@@ -233,7 +233,9 @@ setitem_ = make_prim(
 
 
 def _setitem_value_grad(g: torch.Tensor, key: Any, shape: Any, dtype: torch.dtype) -> torch.Tensor:
-    return g[key].sum_to_size(shape).to(dtype)
+    window = g[key]
+    leading = max(len(shape) - window.ndim, 0)  # a value may have further dimensions of size 1 in front
+    return window.sum_to_size(shape[leading:]).reshape(shape).to(dtype)
 
 
 setitem_value_grad = make_prim(

@@ -35,6 +35,11 @@ def size_bytes(p: TensorProxy) -> int:
     return numel * p.dtype.bytes
 
 
+def _has_unknown_size(p: Proxy) -> bool:
+    """Whether a size depends on data, so that nothing is known about its bytes."""
+    return isinstance(p, TensorProxy) and any(hint(s) is None for s in p.shape)
+
+
 def is_cheap(node: BoundSymbol) -> bool:
     """Whether a node may run again in backward: an elementwise operation, a conversion or a view, without effects."""
     if node.has_effects or node.is_backward or not node.defined:
@@ -57,7 +62,7 @@ class Rematerialize(Pass):
     O(maximum flow) on the part of the forward that cheap operations connect to backward. Inputs that forward or the
     epilogue (`written`) writes cost their bytes, since backward needs a clone of what they were.
 
-    Where `saved` is given, these values are what is saved.
+    Where `saved` is given, these values are what is saved. Programs with sizes that depend on data save what they read.
     """
 
     name: ClassVar[str] = "rematerialize"
@@ -93,6 +98,8 @@ def recomputed_producers(joint: TraceCtx, written: frozenset = frozenset()) -> d
     made_by = _forward_producers(joint)
     needed = _read_by_backward(joint, made_by)
     writes = {w.name for n in joint.bound_symbols[:-1] if not n.is_backward for w in n.written}
+    if any(_has_unknown_size(p) for n in joint.bound_symbols for p in n.defined):
+        return {}
     network, reachable = _network(needed, made_by, returned_names(joint) - written - writes)
     if not reachable:
         return {}

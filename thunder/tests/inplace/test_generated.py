@@ -73,6 +73,8 @@ def check_program(program: GeneratedProgram, compile: Any, *, through_dynamo: bo
     assume(want.error is None or want.error[0] != "inspection")
     refused = (*_REFUSED, _REFUSED_BY_DYNAMO) if through_dynamo else _REFUSED
     assume(not (got.error and any(text in got.message for text in refused)))
+    # What nobody reads is not computed, and so does not fail for its values.
+    assume(not (got.error is None and "Number of elements of source" in want.message))
     # Eager does not look at `expanded[0] = expanded[0]`, which changes nothing.
     assume(not (got.error and want.error is None and "more than one element of the written-to" in got.message))
     # A backward that fails is refused when it is recorded, which is in forward.

@@ -41,10 +41,11 @@ def test_calls_grow_no_faster_than_depth(kind: str, shallow: int, deep: int) -> 
     few, many = _calls(f"{kind}:{shallow}"), _calls(f"{kind}:{deep}")
     growth = ALLOWED * deep / shallow
     assert sum(many.values()) <= growth * sum(few.values())
-    # Functions called a few times per layer at most are left to the sum: their counts are mostly constants.
+    # Functions called a few times per layer at most are left to the sum: their counts are mostly constants. One layer may
+    # do without what all others do (nothing before the first one needs a gradient).
     faster = {
         name: (few.get(name, 0), calls)
         for name, calls in many.items()
-        if calls > 4 * deep and calls > growth * max(few.get(name, 0), shallow)
+        if calls > 4 * deep and calls > growth * max(few.get(name, 0), shallow) * (1 + 1 / shallow)
     }
     assert not faster, f"calls at {shallow} and at {deep} layers: {faster}"
