@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from thunder.core import prims
-from thunder.core.alias_analysis import Storage, Value
+from thunder.core.alias_analysis import Storage, Value, view_step
 from thunder.core.functionalization import Functionalizer
 from thunder.core.prims.inplace import AliasRule
 from thunder.core.proxies import TensorProxy
@@ -67,23 +67,40 @@ class AliasUpdater(Functionalizer):
         others = [v for v in others if isinstance(v.current, TensorProxy) and v.version == storage.version]
         same = [v for v in others if not written and not self.info.view_chain(v.proxy.name)]
         others = [v for v in others if v not in same]
-        renamed = others if not written else [root, *others]
         storage.version += 1
         for v in (value, *same, *(() if written else (root,))):
             v.current, v.version = new, storage.version
+        if value.has_own_history and written:
+            below = [v for v in others if value in self.info.chain(v.proxy.name)]
+            others = [v for v in others if v not in below]
+            self._rename_below(storage, value, below, new)
+        renamed = others if not written else [root, *others]
         if not renamed:
             return
-        aliases = tuple(v.current for v in renamed)
         root_grad = new.requires_grad if not written else root.current.requires_grad or (is_seen and new.requires_grad)
-        outs = tuple(
-            a.replace(
-                name=self.trace.unique_name(f"{_base(v.proxy.name)}_w"),
-                requires_grad=root_grad and self.info.is_tracked(v.proxy.name),
-            )
-            for v, a in zip(renamed, aliases, strict=True)
-        )
+        tracked = [root_grad and self.info.is_tracked(v.proxy.name) for v in renamed]
         views = tuple(self.info.view_chain(v.proxy.name) for v in renamed)
-        self.trace.emit(prims.update_aliases, (aliases, (new,), AliasRule(views, written, is_seen)), {}, outs)
+        self._emit_renaming(storage, renamed, new, AliasRule(views, written, is_seen), tracked)
+
+    def _rename_below(self, storage: Storage, value: Value, below: list[Value], new: TensorProxy) -> None:
+        """Gives new names to views of a tensor with a history of its own, which they share."""
+        if not below:
+            return
+        depth = len(self.info.chain(value.proxy.name))
+        steps = [self.info.chain(v.proxy.name)[depth:] for v in below]
+        views = tuple(tuple(view_step(s) for s in chain if s.node is not None) for chain in steps)
+        tracked = [new.requires_grad and all(s.is_tracked for s in chain) for chain in steps]
+        self._emit_renaming(storage, below, new, AliasRule(views, (), True), tracked)
+
+    def _emit_renaming(
+        self, storage: Storage, renamed: list[Value], new: TensorProxy, rule: AliasRule, tracked: list[bool]
+    ) -> None:
+        aliases = tuple(v.current for v in renamed)
+        outs = tuple(
+            a.replace(name=self.trace.unique_name(f"{_base(v.proxy.name)}_w"), requires_grad=requires_grad)
+            for v, a, requires_grad in zip(renamed, aliases, tracked, strict=True)
+        )
+        self.trace.emit(prims.update_aliases, (aliases, (new,), rule), {}, outs)
         for v, out in zip(renamed, outs, strict=True):
             v.current, v.version = out, storage.version
 

@@ -48,6 +48,7 @@ FOUND = {
         "v1 = x.t().clone(); v2 = v1.as_strided((2, 2), (1, 3)); v1.add_(v1); return v2.sin()",
     ),
     "overlapping view written with itself": (0, "v1 = y.as_strided((2, 2), (1, 1)); v1.add_(v1); return x.sin()"),
+    "view of a detached view that is written": (0, "v3 = x.detach(); v5 = v3[0]; v3.add_(x); return v5.sin()"),
     "item of fewer dimensions than its value": (2, "v1 = z[1:]; x.add_(x); v3 = x.sin(); x[0] = v1; return v3"),
     "view of a copy of what is written": (
         0,

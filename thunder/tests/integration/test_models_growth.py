@@ -41,8 +41,8 @@ def test_calls_grow_no_faster_than_depth(kind: str, shallow: int, deep: int) -> 
     few, many = _calls(f"{kind}:{shallow}"), _calls(f"{kind}:{deep}")
     growth = ALLOWED * deep / shallow
     assert sum(many.values()) <= growth * sum(few.values())
-    # Functions called a few times per layer at most are left to the sum: their counts are mostly constants. One layer may
-    # do without what all others do (nothing before the first one needs a gradient).
+    # Functions called a few times per layer at most are left to the sum: their counts are mostly constants. One layer
+    # may do without what all others do (nothing before the first one needs a gradient).
     faster = {
         name: (few.get(name, 0), calls)
         for name, calls in many.items()
