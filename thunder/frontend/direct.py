@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ from thunder.core.torch_compat import DataDependentOutputException, FakeTensorMo
 from thunder.frontend.autograd_functions import functions_recorded
 from thunder.frontend.capture import CaptureSettings, CompiledGraph
 from thunder.frontend.failures import FROM_CAPTURE
+from thunder.frontend.python_state import python_state, torch_state
 from thunder.frontend.recording import Recorder
 from thunder.frontend.version_checks import fake_like, refusals_of
 
@@ -49,13 +50,14 @@ class _Captured:
     outer: tuple[torch.Tensor, ...]
     out_spec: Any
     constants: tuple[tuple[int, Any], ...]
+    alive: list[Any]
 
 
 class DirectCapture:
     """Compiles a function by running it on fake tensors, once per structure, metadata and values of its arguments.
 
-    Tensors that the function finds elsewhere (closures, modules) are read anew at each call. Other such values
-    are taken to stay what they are.
+    What the function finds elsewhere (closures, globals, modules) is part of what is compared at each call; see
+    `python_state` for how far that goes, and for its cost.
     """
 
     def __init__(self, fn: Callable, settings: CaptureSettings):
@@ -65,12 +67,13 @@ class DirectCapture:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         flat, spec = tree_flatten((args, kwargs))
-        key = (spec, _guards_of(flat), torch.is_grad_enabled(), torch.get_default_dtype())
+        state, alive = python_state(self.fn)
+        key = (spec, _guards_of(flat), torch_state(), state)
         captured = self.graphs.get(key)
         if captured is None:
             with self._lock:
                 if key not in self.graphs:
-                    self.graphs[key] = self._capture(flat, spec)
+                    self.graphs[key] = replace(self._capture(flat, spec), alive=alive)
                 captured = self.graphs[key]
         tensors = {id(v): v for v in flat if isinstance(v, torch.Tensor)}
         results = list(captured.graph(*tensors.values(), *captured.outer))
@@ -114,7 +117,7 @@ class DirectCapture:
             refusals = refusals_of([fake for _, fake in outer.values()], outs)
         tensors = [real for real, _ in outer.values()]
         graph = CompiledGraph(gm, self.settings, tensors, refusals=refusals)
-        return _Captured(graph, tuple(tensors[given:]), out_spec, constants)
+        return _Captured(graph, tuple(tensors[given:]), out_spec, constants, [])
 
 
 class _Fakes:
