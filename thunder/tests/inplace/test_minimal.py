@@ -14,6 +14,8 @@ import torch
 import thunder
 from thunder.core.errors import TraceVerificationError
 from thunder.core.origin import BoundSymbolTag, tag_inheritance_disabled
+from thunder.dynamo import ThunderCompiler
+from thunder.tests.fusers import ElementwiseFuser
 from thunder.tests.inplace.harness import REWRITES, assert_same, check, every_fusion, every_rewrite, observe
 
 
@@ -94,21 +96,54 @@ def by_hand_in_eager(scores: torch.Tensor) -> tuple:
     return same, ByHand.apply(scores, picked, index, gates)
 
 
-@every_rewrite
-@every_fusion
-def test_minimal_program(fusion_type: str, rewrite: str) -> None:
-    check(program, make, fusion_type=fusion_type, executors=["torch"], **REWRITES[rewrite])
+def executors_of(kind: str) -> list[Any]:
+    return {"torch": ["torch"], "fuser": [ElementwiseFuser()], "inductor": ["torchcompile"]}[kind]
 
 
+# Inductor compiles C++, about two seconds a region.
+every_executor = pytest.mark.parametrize("kind", ["torch", "fuser", pytest.param("inductor", marks=pytest.mark.slow)])
+
+
+def has_run(kind: str, executors: list[Any]) -> bool:
+    """Whether the tests' fuser, where it is the one, has run regions of the program."""
+    return kind != "fuser" or bool(executors[0].calls)
+
+
+@every_executor
 @every_rewrite
 @every_fusion
-def test_minimal_program_by_hand(fusion_type: str, rewrite: str) -> None:
+def test_minimal_program(fusion_type: str, rewrite: str, kind: str) -> None:
+    executors = executors_of(kind)
+    check(program, make, fusion_type=fusion_type, executors=executors, **REWRITES[rewrite])
+    assert has_run(kind, executors)
+
+
+@every_executor
+@every_rewrite
+@every_fusion
+def test_minimal_program_by_hand(fusion_type: str, rewrite: str, kind: str) -> None:
     torch.manual_seed(0)
     want = observe(by_hand_in_eager, (torch.rand(4, 6, requires_grad=True),))
     torch.manual_seed(0)
-    compiled = thunder.jit(by_hand, fusion_type=fusion_type, **REWRITES[rewrite])
+    executors = executors_of(kind)
+    compiled = thunder.jit(by_hand, fusion_type=fusion_type, executors=executors, **REWRITES[rewrite])
     got = observe(compiled, (torch.rand(4, 6, requires_grad=True),))
     assert_same(got, want)
+    assert has_run(kind, executors)
+
+
+@every_executor
+@every_rewrite
+@every_fusion
+def test_minimal_program_through_torch_compile(fusion_type: str, rewrite: str, kind: str) -> None:
+    executors = executors_of(kind)
+    backend = ThunderCompiler(fusion_type=fusion_type, executors=executors, **REWRITES[rewrite])
+    compiled = torch.compile(program, backend=backend)
+    torch.manual_seed(0)
+    want = observe(program, make())
+    torch.manual_seed(0)
+    assert_same(observe(compiled, make()), want)
+    assert has_run(kind, executors)
 
 
 @every_rewrite
@@ -123,19 +158,6 @@ def test_every_operation_of_the_backward_is_tagged(rewrite: str) -> None:
             if "scatter_add" in node.sym.name:
                 assert BoundSymbolTag.BACKWARD in node.tags
     assert not any("scatter_add" in n.sym.name for n in thunder.last_traces(compiled)[-1].bound_symbols)
-
-
-@every_rewrite
-@every_fusion
-def test_minimal_program_through_torch_compile(fusion_type: str, rewrite: str) -> None:
-    compiler = getattr(pytest.importorskip("thunder.dynamo"), "ThunderCompiler", None)
-    if compiler is None:
-        pytest.skip("thunder.dynamo.ThunderCompiler does not exist yet")
-    compiled = torch.compile(program, backend=compiler(fusion_type=fusion_type, **REWRITES[rewrite]))
-    torch.manual_seed(0)
-    want = observe(program, make())
-    torch.manual_seed(0)
-    assert_same(observe(compiled, make()), want)
 
 
 def _without_tags(fn: Callable, **options: Any) -> None:

@@ -16,6 +16,7 @@ from thunder.core.origin import BACKWARD
 from thunder.dynamo import ThunderCompiler, ThunderFXCompiledObject, thunderfx
 from thunder.dynamo.report import FXReport, analyze_thunder_splits, fx_report
 from thunder.dynamo.utils import example_input_meta_to_input, get_split_reasons_string, input_to_example_input_meta
+from thunder.tests.fusers import ElementwiseFuser
 from thunder.tests.integration.dynamo_harness import assert_same, check, compiled_and_backend, kinds, leaf
 
 # Dynamo's own, where a graph starts with a tensor of the graph before.
@@ -254,9 +255,13 @@ OPTIONS = {
 }
 
 
+EXECUTORS = {"torch": ["torch"], "fuser": [ElementwiseFuser()], "inductor": ["torchcompile"]}
+
+
+@pytest.mark.parametrize("kind", ["torch", "fuser", pytest.param("inductor", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("fusion_type", ["dataflow", "consecutive"])
 @pytest.mark.parametrize("how", list(OPTIONS))
-def test_router_of_the_report(how: str, fusion_type: str) -> None:
+def test_router_of_the_report(how: str, fusion_type: str, kind: str) -> None:
     torch.manual_seed(0)
     model = Router(saves_a_copy=True)
     x = torch.rand(8, 16)
@@ -266,7 +271,7 @@ def test_router_of_the_report(how: str, fusion_type: str) -> None:
         model.zero_grad()
         fn: Any = model
         if through == "thunder":
-            backend = ThunderCompiler(fusion_type=fusion_type, **OPTIONS[how])
+            backend = ThunderCompiler(fusion_type=fusion_type, executors=EXECUTORS[kind], **OPTIONS[how])
             fn = torch.compile(model, backend=backend)
         torch.manual_seed(3)
         hidden = x.clone()
