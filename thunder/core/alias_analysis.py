@@ -43,12 +43,14 @@ class Storage:
     root: the value that all others are views of.
     version: writes so far.
     has_tracked_write: autograd has seen a value with gradient written here.
+    is_joined: inputs lie here that overlap in part; the root is made up of them.
     """
 
     root: str
     is_input: bool = False
     version: int = 0
     has_tracked_write: bool = False
+    is_joined: bool = False
     members: list[str] = field(default_factory=list)
 
 

@@ -189,6 +189,8 @@ class Functionalizer:
         with origin(node.origin, pass_name="functionalization"):
             written = list(dict.fromkeys(node.written))
             check_overlap(node)
+            if NO_GRAD in node.tags:
+                self._refuse_shared_history(written)
             if node.sym.traits.is_random:
                 self._restore_layouts(written)
             if len(written) == 1 and self._is_folded(written[0]):
@@ -206,6 +208,15 @@ class Functionalizer:
                 new = self._twin_call(node, written, tracked)
             for p, value in zip(written, new, strict=True):
                 self.write(p, value, tracked)
+
+    def _refuse_shared_history(self, written: list[TensorProxy]) -> None:
+        """Overlapping inputs keep histories of their own under no_grad, which views of one base do not have."""
+        for p in written:
+            storage = self.info.storage_of(p.name)
+            if storage is not None and storage.is_joined and self.info.values[storage.root].proxy.requires_grad:
+                raise UnsupportedOpError(
+                    f"{p.name} lies in memory that inputs which require grad share in part, and is written in no_grad"
+                )
 
     def _restore_layouts(self, written: list[TensorProxy]) -> None:
         """Lays the new values of tensors out as the tensors are, since random numbers are drawn in that order."""
@@ -529,6 +540,7 @@ class Functionalizer:
         )  # fmt: skip
         self.trace.emit(prims.strided_view, (start, (length,), (1,), 0), {}, base)
         self.info.add_root(base, base, is_input=True)
+        self.info.storages[first.layout.storage].is_joined = True  # type: ignore[union-attr]
         for m in members:
             strides, offset = m.layout.strides, m.layout.offset - low  # type: ignore[union-attr]
             node = prims.strided_view.bind(base, m.shape, strides, offset, output=m)

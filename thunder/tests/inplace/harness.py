@@ -21,6 +21,8 @@ REWRITES = {
 }
 
 every_rewrite = pytest.mark.parametrize("rewrite", list(REWRITES))
+_NO_CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+every_device = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=[pytest.mark.cuda, _NO_CUDA])])
 every_fusion = pytest.mark.parametrize("fusion_type", FUSION_TYPES)
 
 

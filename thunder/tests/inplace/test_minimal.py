@@ -16,7 +16,15 @@ from thunder.core.errors import TraceVerificationError
 from thunder.core.origin import BoundSymbolTag, tag_inheritance_disabled
 from thunder.dynamo import ThunderCompiler
 from thunder.tests.fusers import ElementwiseFuser
-from thunder.tests.inplace.harness import REWRITES, assert_same, check, every_fusion, every_rewrite, observe
+from thunder.tests.inplace.harness import (
+    REWRITES,
+    assert_same,
+    check,
+    every_device,
+    every_fusion,
+    every_rewrite,
+    observe,
+)
 
 
 class ScatterBackward(torch.autograd.Function):
@@ -45,20 +53,20 @@ def program(scores: torch.Tensor, buffer: torch.Tensor) -> tuple:
     return out * buffer.sum(), index, buffer.sin()
 
 
-def make() -> tuple:
-    return torch.rand(4, 6, requires_grad=True), torch.rand(3)
+def make(device: str = "cpu") -> tuple:
+    return torch.rand(4, 6, requires_grad=True, device=device), torch.rand(3, device=device)
 
 
 def by_hand(scores: torch.Tensor) -> tuple:
     """The same with `autograd_function_apply` called by hand."""
-    gates = scores.masked_fill(torch.zeros(4, 6, dtype=torch.bool), float("-inf"))
+    gates = scores.masked_fill(torch.zeros(4, 6, dtype=torch.bool, device=scores.device), float("-inf"))
     index = gates.max(dim=-1)[1].unsqueeze(-1)
     picked = gates.gather(-1, index)
     masked = torch.scatter(scores, -1, index, float("-inf"))
     same = masked.max(dim=-1, keepdim=True)[1] == index
 
     def forward(ctx: Any, scores: Any, picked: Any, index: Any, gates: Any) -> tuple:
-        return picked * torch.ones(4, 1, dtype=torch.bool), [gates, index]
+        return picked * torch.ones(4, 1, dtype=torch.bool, device=picked.device), [gates, index]
 
     def backward(ctx: Any, g: Any, gates: Any, index: Any) -> tuple:
         gates.scatter_add_(dim=-1, index=index, src=g)
@@ -76,7 +84,7 @@ class ByHand(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, scores: Any, picked: Any, index: Any, gates: Any) -> Any:
         ctx.gates, ctx.index = gates, index
-        return picked * torch.ones(4, 1, dtype=torch.bool)
+        return picked * torch.ones(4, 1, dtype=torch.bool, device=picked.device)
 
     @staticmethod
     def backward(ctx: Any, g: Any) -> tuple:
@@ -88,7 +96,7 @@ class ByHand(torch.autograd.Function):
 
 def by_hand_in_eager(scores: torch.Tensor) -> tuple:
     # Detached: eager refuses a backward that writes to what another gradient needs. No gradient flows here anyway.
-    gates = scores.detach().masked_fill(torch.zeros(4, 6, dtype=torch.bool), float("-inf"))
+    gates = scores.detach().masked_fill(torch.zeros(4, 6, dtype=torch.bool, device=scores.device), float("-inf"))
     index = gates.max(dim=-1)[1].unsqueeze(-1)
     picked = gates.gather(-1, index)
     masked = torch.scatter(scores, -1, index, float("-inf"))
@@ -109,40 +117,43 @@ def has_run(kind: str, executors: list[Any]) -> bool:
     return kind != "fuser" or bool(executors[0].calls)
 
 
+@every_device
 @every_executor
 @every_rewrite
 @every_fusion
-def test_minimal_program(fusion_type: str, rewrite: str, kind: str) -> None:
+def test_minimal_program(fusion_type: str, rewrite: str, kind: str, device: str) -> None:
     executors = executors_of(kind)
-    check(program, make, fusion_type=fusion_type, executors=executors, **REWRITES[rewrite])
+    check(program, lambda: make(device), fusion_type=fusion_type, executors=executors, **REWRITES[rewrite])
     assert has_run(kind, executors)
 
 
+@every_device
 @every_executor
 @every_rewrite
 @every_fusion
-def test_minimal_program_by_hand(fusion_type: str, rewrite: str, kind: str) -> None:
+def test_minimal_program_by_hand(fusion_type: str, rewrite: str, kind: str, device: str) -> None:
     torch.manual_seed(0)
-    want = observe(by_hand_in_eager, (torch.rand(4, 6, requires_grad=True),))
+    want = observe(by_hand_in_eager, make(device)[:1])
     torch.manual_seed(0)
     executors = executors_of(kind)
     compiled = thunder.jit(by_hand, fusion_type=fusion_type, executors=executors, **REWRITES[rewrite])
-    got = observe(compiled, (torch.rand(4, 6, requires_grad=True),))
+    got = observe(compiled, make(device)[:1])
     assert_same(got, want)
     assert has_run(kind, executors)
 
 
+@every_device
 @every_executor
 @every_rewrite
 @every_fusion
-def test_minimal_program_through_torch_compile(fusion_type: str, rewrite: str, kind: str) -> None:
+def test_minimal_program_through_torch_compile(fusion_type: str, rewrite: str, kind: str, device: str) -> None:
     executors = executors_of(kind)
     backend = ThunderCompiler(fusion_type=fusion_type, executors=executors, **REWRITES[rewrite])
     compiled = torch.compile(program, backend=backend)
     torch.manual_seed(0)
-    want = observe(program, make())
+    want = observe(program, make(device))
     torch.manual_seed(0)
-    assert_same(observe(compiled, make()), want)
+    assert_same(observe(compiled, make(device)), want)
     assert has_run(kind, executors)
 
 

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 
 import thunder
+from thunder.core.errors import UnsupportedOpError
 from thunder.tests.inplace.harness import REWRITES, check, check_module, every_rewrite, observe
 
 Program = tuple[Callable, Callable]
@@ -203,3 +204,17 @@ def test_what_eager_refuses(source: str) -> None:
     want = observe(fn, make())
     assert want.error is not None
     assert observe(thunder.jit(fn), make()).error == want.error
+
+
+@every_rewrite
+def test_overlapping_inputs_written_in_no_grad_are_refused(rewrite: str) -> None:
+    """Eager gives them histories of their own, which no program over one base has."""
+
+    def f(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            a.mul_(2)
+        return a.sin().sum() + b.cos().sum()
+
+    base = torch.rand(4, requires_grad=True) * 1
+    with pytest.raises(UnsupportedOpError, match="share in part"):
+        thunder.jit(f, **REWRITES[rewrite])(base[:3], base[1:])
