@@ -54,6 +54,11 @@ class ThunderFunction(torch.autograd.Function):
         return (None, *results)
 
 
+# torch's own, without what `Function.apply` does in Python around it for functorch, which takes as long as the call.
+apply_directly = super(torch.autograd.Function, ThunderFunction).apply
+functorch_is_active = torch._C._are_functorch_transforms_active
+
+
 class _NoSecondGradient(torch.autograd.Function):
     """Gives its first `count` tensors on; their gradient is an error. What they depend on is among the arguments."""
 
@@ -125,7 +130,7 @@ def run(program: Program, args: tuple) -> Any:
         with _plain_torch():
             outs = program.forward(*args)
     elif grad_enabled:
-        outs = ThunderFunction.apply(program, *args)
+        outs = (ThunderFunction.apply if functorch_is_active() else apply_directly)(program, *args)
     else:
         with torch.enable_grad():
             outs = ThunderFunction.apply(program, *args)

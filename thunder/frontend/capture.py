@@ -31,7 +31,7 @@ from thunder.frontend.lowering import Lowering, example_value, input_name
 from thunder.frontend.prologue import Prologue
 from thunder.frontend.version_checks import Refusals, fake_like, refresh_examples, refusals_of_graph
 from thunder.pipeline import Program, compile_program
-from thunder.runtime import ThunderFunction, run
+from thunder.runtime import apply_directly, functorch_is_active, run
 
 
 @dataclass
@@ -116,11 +116,12 @@ class CompiledGraph:
         program, ran = self.programs[()], self.settings.on_run
         if not program.differentiable or program.epilogue is not None:
             return self.__call__
-        attach = ThunderFunction.apply
 
         def run_graph(*args: Any) -> Any:
             ran(program)
-            return attach(program, *args) if torch.is_grad_enabled() else run(program, args)
+            if torch.is_grad_enabled() and not functorch_is_active():
+                return apply_directly(program, *args)
+            return run(program, args)
 
         return run_graph
 
