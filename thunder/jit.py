@@ -6,7 +6,7 @@ import functools
 import inspect
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -177,7 +177,7 @@ class _Compiled:
         state.missed = False
         if self.settings.cache is CACHE_OPTIONS.NO_CACHING:
             self.entries, self.direct = {(): self._make_entry()}, None
-        shared = _shared_arguments((*args, *kwargs.values())) if len(args) + len(kwargs) > 1 else ()
+        shared = _shared_arguments(args, kwargs)
         entry = self.entries.get(shared) or self.entries.setdefault(shared, self._make_entry())
         try:
             try:
@@ -236,18 +236,36 @@ _COMPARED_BY_DYNAMO = frozenset(
     {torch.Tensor, torch.nn.Parameter, int, float, bool, complex, str, type(None), torch.dtype, torch.device}
 )
 
+_CONTAINERS = frozenset({list, tuple, dict})
 
-def _shared_arguments(values: tuple) -> tuple[tuple[int, int], ...]:
-    """Which arguments are one object: pairs of positions, the first of each object first.
+
+def _shared_arguments(args: tuple, kwargs: dict[str, Any]) -> tuple[tuple[int, int], ...]:
+    """Which arguments, and values in containers among them, are one object: pairs of positions, the first ones first.
 
     Dynamo guards the identity of tensors. Of other objects it does not, so each such pattern has programs of its own.
     """
-    objects = [id(v) for v in values if type(v) not in _COMPARED_BY_DYNAMO]
+    if len(args) == 1 and not kwargs and type(args[0]) in _COMPARED_BY_DYNAMO:
+        return ()
+    objects: list[int] = []
+    _collect_objects((*args, *kwargs.values()) if kwargs else args, objects, set())
     if len(objects) < 2 or len(set(objects)) == len(objects):
         return ()
     first: dict[int, int] = {}
-    positions = [(first.setdefault(id(v), n), n) for n, v in enumerate(values) if type(v) not in _COMPARED_BY_DYNAMO]
+    positions = [(first.setdefault(v, n), n) for n, v in enumerate(objects)]
     return tuple(pair for pair in positions if pair[0] != pair[1])
+
+
+def _collect_objects(values: Iterable[Any], found: list[int], entered: set[int]) -> None:
+    """Identities of what Dynamo does not compare, in a fixed order; of tuples only what they hold."""
+    for v in values:
+        kind = type(v)
+        if kind in _COMPARED_BY_DYNAMO:
+            continue
+        if kind is not tuple:
+            found.append(id(v))
+        if kind in _CONTAINERS and id(v) not in entered:
+            entered.add(id(v))
+            _collect_objects(v.values() if kind is dict else v, found, entered)
 
 
 def _no_guards(guards: Sequence[Any]) -> list[bool]:

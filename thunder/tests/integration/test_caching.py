@@ -164,6 +164,18 @@ def test_identity_of_other_arguments():
     assert_calls(fn, [(X, one, two), (X, one, one), (X, two, one), (X, two, two)], [NEW, NEW, OLD, OLD])
 
 
+@pytest.mark.parametrize("container", [list, tuple, lambda pair: {"p": pair[0], "q": (pair[1],)}])
+def test_identity_of_objects_in_containers(container):
+    def fn(a, pair):
+        p, q = pair if isinstance(pair, list | tuple) else (pair["p"], pair["q"][0])
+        return a + 1 if p is q else a - 1
+
+    one, two = [1], [1]
+    pairs = [(one, two), (one, one), (two, one), (two, two)]
+    assert_calls(fn, [(X, container(pair)) for pair in pairs], [NEW, NEW, OLD, OLD])
+    assert_calls(lambda pair: fn(X, pair), [(container(pair),) for pair in pairs], [NEW, NEW, OLD, OLD])
+
+
 def test_numbers_alone():
     def fn(a, b):
         return a * b + 1
