@@ -101,7 +101,11 @@ class AliasUpdater(Functionalizer):
             for v, a, requires_grad in zip(renamed, aliases, tracked, strict=True)
         )
         self.trace.emit(prims.update_aliases, (aliases, (new,), rule), {}, outs)
-        for v, out in zip(renamed, outs, strict=True):
+        for v, old, out in zip(renamed, aliases, outs, strict=True):
+            if v.has_own_history and old.requires_grad and not out.requires_grad:
+                kept = out.replace(name=self.trace.unique_name(f"{_base(v.proxy.name)}_w"), requires_grad=True)
+                self.trace.emit(prims.update_data, (old, out), {}, kept)
+                out = kept
             v.current, v.version = out, storage.version
 
     def _adopt(self, storage: Storage, o: TensorProxy, result: TensorProxy) -> None:

@@ -93,6 +93,12 @@ def _forward_producers(joint: TraceCtx) -> dict[str, BoundSymbol]:
     return {o.name: n for n in joint.bound_symbols[:-1] if not n.is_backward for o in n.defined}
 
 
+def _repeatable(joint: TraceCtx, made_by: dict[str, BoundSymbol]) -> dict[str, BoundSymbol]:
+    """The producers that may run again: cheap ones, except of memory that backward writes, which must be forward's."""
+    written = {w.name for n in joint.bound_symbols[:-1] if n.is_backward for w in n.written}
+    return {name: n for name, n in made_by.items() if name not in written and is_cheap(n)}
+
+
 def recomputed_producers(joint: TraceCtx, written: frozenset = frozenset()) -> dict[str, BoundSymbol]:
     """For each value that is cheaper computed again than saved, the forward node that makes it."""
     made_by = _forward_producers(joint)
@@ -100,7 +106,7 @@ def recomputed_producers(joint: TraceCtx, written: frozenset = frozenset()) -> d
     writes = {w.name for n in joint.bound_symbols[:-1] if not n.is_backward for w in n.written}
     if any(_has_unknown_size(p) for n in joint.bound_symbols for p in n.defined):
         return {}
-    network, reachable = _network(needed, made_by, returned_names(joint) - written - writes)
+    network, reachable = _network(needed, _repeatable(joint, made_by), returned_names(joint) - written - writes)
     if not reachable:
         return {}
     networkx = importlib.import_module("networkx")
@@ -114,13 +120,13 @@ def recomputed_producers(joint: TraceCtx, written: frozenset = frozenset()) -> d
 
 def unsaved_producers(joint: TraceCtx, saved: frozenset) -> dict[str, BoundSymbol]:
     """For each value that backward needs and that is not saved, the forward node that makes it, if that is cheap."""
-    made_by = _forward_producers(joint)
+    made_by = _repeatable(joint, _forward_producers(joint))
     found: dict[str, BoundSymbol] = {}
-    pending = [name for name in _read_by_backward(joint, made_by) if name not in saved]
+    pending = [name for name in _read_by_backward(joint, _forward_producers(joint)) if name not in saved]
     while pending:
         name = pending.pop()
         node = made_by.get(name)
-        if name in found or node is None or not is_cheap(node):
+        if name in found or node is None:
             continue
         found[name] = node
         pending.extend(p.name for p in node.flat_proxy_args if isinstance(p, TensorProxy) and p.name not in saved)
@@ -143,7 +149,7 @@ def _network(
         cost = _FREE if value.name in free else size_bytes(value) if isinstance(value, TensorProxy) else _FREE
         edges.append((f"{value.name}:in", f"{value.name}:out", float(max(cost, _FREE))))
         node = made_by.get(value.name)
-        if node is None or not is_cheap(node):
+        if node is None:
             edges.append(("source", f"{value.name}:in", float("inf")))
             continue
         cheap.add(value.name)

@@ -49,6 +49,11 @@ FOUND = {
     ),
     "overlapping view written with itself": (0, "v1 = y.as_strided((2, 2), (1, 1)); v1.add_(v1); return x.sin()"),
     "view of a detached view that is written": (0, "v3 = x.detach(); v5 = v3[0]; v3.add_(x); return v5.sin()"),
+    "detached view with a history, its base written": (1, "v1 = x.detach(); v1.add_(x); x.add_(x); return v1"),
+    "backward writes a value whose view is returned": (
+        0,
+        "v0 = x.sin(); v1 = v0[0]; v2 = WritesInput.apply(x, v0); return v2, v1",
+    ),
     "item of fewer dimensions than its value": (2, "v1 = z[1:]; x.add_(x); v3 = x.sin(); x[0] = v1; return v3"),
     "view of a copy of what is written": (
         0,
