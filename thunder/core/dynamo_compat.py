@@ -67,7 +67,13 @@ def _ignore_logging() -> None:
 
 
 @functools.cache
-def note_gradient_counts() -> None:
+def watch_custom_functions() -> None:
+    """What Dynamo has to be told about custom autograd functions, for the whole process; done once."""
+    _note_gradient_counts()
+    _refuse_unmaterialized_gradients()
+
+
+def _note_gradient_counts() -> None:
     """Makes Dynamo's graphs of custom backwards say how many gradients the user's function returned.
 
     Dynamo fills up what is missing with None, where eager raises. The numbers (returned, wanted) are in the meta data
@@ -98,8 +104,7 @@ def note_gradient_counts() -> None:
     variable.rewire_bwd_graph_outputs = wrapped  # type: ignore[union-attr]
 
 
-@functools.cache
-def refuse_unmaterialized_gradients() -> None:
+def _refuse_unmaterialized_gradients() -> None:
     """Makes Dynamo refuse autograd functions that call `ctx.set_materialize_grads`.
 
     It inlines the call as an attribute that nothing reads: backward is traced for gradients that are all there, and
@@ -140,8 +145,7 @@ def compile_with_dynamo(
         guard_filter: from guards to a list of bools, False for those to leave out.
     """
     _ignore_logging()
-    note_gradient_counts()
-    refuse_unmaterialized_gradients()
+    watch_custom_functions()
     extra: dict[str, Any] = {"isolate_recompiles": True}
     context = torch._dynamo.optimize(
         backend=backend,

@@ -51,7 +51,7 @@ class ThunderCompiler:
     def __init__(self, *, fallback: str = "auto", **thunder_options: Any) -> None:
         if fallback not in FALLBACKS:
             raise ThunderValueError(f"fallback must be one of {', '.join(FALLBACKS)}, but got {fallback!r}")
-        dynamo_compat().note_gradient_counts()
+        dynamo_compat().watch_custom_functions()
         self.fallback = fallback
         self.thunder_options = {"fusion_type": "dataflow", "thunderfx_disable_split_autograd": True, **thunder_options}
         jit_options = {k: v for k, v in self.thunder_options.items() if k in _JIT_KEYWORDS}

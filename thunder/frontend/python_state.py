@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from thunder.core.sizes import hashable_leaf
+from thunder.frontend.autocasting import AutocastState
 
 _PLAIN = (
     bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size, torch.memory_format,
@@ -120,8 +121,6 @@ def python_state(fn: Any) -> tuple[tuple, list[Any]]:
 
 def torch_state() -> tuple:
     """The modes of torch that change what a program is."""
-    autocast = tuple(
-        (device, torch.get_autocast_dtype(device)) for device in ("cpu", "cuda") if torch.is_autocast_enabled(device)
-    )
+    autocast = tuple(AutocastState.from_surroundings().ambient.items())
     modes = (torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.get_default_dtype())
     return (*modes, torch.get_default_device(), torch.are_deterministic_algorithms_enabled(), autocast)

@@ -120,12 +120,13 @@ def recomputed_producers(joint: TraceCtx, written: frozenset = frozenset()) -> d
 
 def unsaved_producers(joint: TraceCtx, saved: frozenset) -> dict[str, BoundSymbol]:
     """For each value that backward needs and that is not saved, the forward node that makes it, if that is cheap."""
-    made_by = _repeatable(joint, _forward_producers(joint))
+    made_by = _forward_producers(joint)
+    repeatable = _repeatable(joint, made_by)
     found: dict[str, BoundSymbol] = {}
-    pending = [name for name in _read_by_backward(joint, _forward_producers(joint)) if name not in saved]
+    pending = [name for name in _read_by_backward(joint, made_by) if name not in saved]
     while pending:
         name = pending.pop()
-        node = made_by.get(name)
+        node = repeatable.get(name)
         if name in found or node is None:
             continue
         found[name] = node

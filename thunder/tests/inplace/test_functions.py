@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -305,6 +307,19 @@ def test_missing_gradients_of_the_program(used: tuple, function: Any, rematerial
         assert (got is None) == (want is None)
         if want is not None:
             torch.testing.assert_close(got, want)
+
+
+def test_missing_gradients_through_torch_compile_in_a_process_of_its_own() -> None:
+    program = (
+        "import torch\n"
+        "from thunder.dynamo import ThunderCompiler\n"
+        "from thunder.tests.inplace.test_functions import TellsMissing\n"
+        "a, b = torch.rand(3, requires_grad=True), torch.rand(3, requires_grad=True)\n"
+        "compiled = torch.compile(lambda a, b: TellsMissing.apply(a, b)[1].sin(), backend=ThunderCompiler())\n"
+        "compiled(a, b).sum().backward()\n"
+        "assert a.grad is None and torch.allclose(b.grad, (b * 3).cos() * b.cos())\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 def test_backward_that_is_not_ready_for_a_missing_gradient() -> None:
