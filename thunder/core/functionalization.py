@@ -33,7 +33,7 @@ from thunder.core.proxies import Layout, Proxy, TensorProxy
 from thunder.core.pytree import tree_map
 from thunder.core.symbol import BoundSymbol, Symbol
 from thunder.core.trace import TraceCtx
-from thunder.torch.fakes import contiguous_strides, result_metadata
+from thunder.torch.fakes import contiguous_strides, result_metadata, tracked_results
 from thunder.torch.mutation import UNSEEN_WRITES, Twin, twin_of
 from thunder.torch.registry import symbol_for
 
@@ -131,22 +131,25 @@ class Functionalizer:
         read = (*_tensors(args), *_tensors(kwargs))
         captured = (*_tensors(node.args), *_tensors(node.kwargs))
         tracked = any(a.requires_grad and not b.requires_grad for a, b in zip(read, captured, strict=True))
-        output = tree_map(lambda o: self._retracked(o, node, tracked), node.output)
+        output = self._retracked(node, args, kwargs) if tracked and NO_GRAD not in node.tags else node.output
         with origin(node.origin):
             self.trace.emit(node.sym, args, kwargs, output)
         self._enter_outputs(node, output)
 
-    def _retracked(self, o: Any, node: BoundSymbol, tracked: bool) -> Any:
-        """An output with the gradient that it needs now.
+    def _retracked(self, node: BoundSymbol, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """The output with the gradients that it needs now that it reads `args` and `kwargs`.
 
         Nodes that read a written value may need one that they did not need in the captured program.
         """
-        if not isinstance(o, TensorProxy) or o.requires_grad or not tracked or NO_GRAD in node.tags:
-            return o
-        floating = o.torch_dtype.is_floating_point or o.torch_dtype.is_complex
-        if not floating or not node.sym.traits.is_differentiable:
-            return o
-        return o.replace(name=o.name, requires_grad=True)
+        outs = list(_tensors(node.output))
+        if not node.sym.traits.is_differentiable or all(o.requires_grad for o in outs):
+            return node.output
+        found = tracked_results(node.sym.torch_fn, args, kwargs)  # type: ignore[arg-type]
+        now = {o.name: o.requires_grad or is_tracked for o, is_tracked in zip(outs, found, strict=True)}
+        return tree_map(
+            lambda o: o.replace(name=o.name, requires_grad=now[o.name]) if isinstance(o, TensorProxy) else o,
+            node.output,
+        )
 
     def _returned_argument(self, node: BoundSymbol, args: tuple, kwargs: dict[str, Any]) -> None:
         """A node whose output is one of its arguments as it is (`x.contiguous()` of a contiguous tensor)."""
@@ -354,8 +357,7 @@ class Functionalizer:
             raise UnsupportedOpError(f"{node.sym.name} writes one tensor but computes several")
         like = target.replace(name=target.name, dtype=result.dtype, shape=result.shape, layout=None)
         sym = symbol_for(twin.fn)
-        is_inexact = like.torch_dtype.is_floating_point or like.torch_dtype.is_complex
-        requires_grad = requires_grad and sym.traits.is_differentiable and is_inexact
+        requires_grad = requires_grad and sym.traits.is_differentiable and any(tracked_results(twin.fn, args, kwargs))
         out = self._emit(sym, args, kwargs, like=like, requires_grad=requires_grad)
         if out.dtype != target.dtype:
             args = (out, target.torch_dtype)
@@ -384,31 +386,25 @@ class Functionalizer:
         self, node: BoundSymbol, twin: Twin, args: tuple, kwargs: dict, written: list[TensorProxy], requires_grad: bool
     ) -> list[TensorProxy]:
         known = {w.name for w in written}
-        new = [
-            w.replace(
-                name=self.trace.unique_name(f"{_stem(w.name)}_v"), layout=None,
-                requires_grad=requires_grad and twin.is_tracked and (w.torch_dtype.is_floating_point or
-                w.torch_dtype.is_complex),
-            )
-            for w in written
-        ]  # fmt: skip
-        by_name = {w.name: n for w, n in zip(written, new, strict=True)}
-        retracked = requires_grad and not any(a.requires_grad for a in (*_tensors(node.args), *_tensors(node.kwargs)))
-        result = tree_map(
-            lambda o: (
-                (by_name[o.name] if o.name in known else self._retracked(o, node, retracked))
-                if isinstance(o, TensorProxy)
-                else o
-            ),
-            node.output,
-        )
-        made = {n.name for n in new}
-        shadow = tree_map(lambda o: None if isinstance(o, TensorProxy) and o.name in made else o, result)
         sym = prims.random_on_clones if twin.is_random else prims.run_on_clones
-        self.trace.emit(sym, (twin.fn, node.sym.traits.writes, args, kwargs), {}, (shadow, tuple(new)))
+        call = (twin.fn, node.sym.traits.writes, args, kwargs)
+        others = list(dict.fromkeys(o for o in _tensors(node.output) if o.name not in known))
+        tracked = [False] * (len(others) + len(written))
+        if requires_grad:
+            tracked = list(tracked_results(sym.torch_fn, call, {}))  # type: ignore[arg-type]
+        result_of = {
+            o.name: o.replace(name=o.name, requires_grad=o.requires_grad or is_tracked)
+            for o, is_tracked in zip(others, tracked, strict=False)
+        }
+        new = [
+            w.replace(name=self.trace.unique_name(f"{_stem(w.name)}_v"), layout=None, requires_grad=is_tracked)
+            for w, is_tracked in zip(written, tracked[-len(written) :], strict=True)
+        ]
+        shadow = tree_map(lambda o: result_of.get(o.name) if isinstance(o, TensorProxy) else o, node.output)
+        self.trace.emit(sym, call, {}, (shadow, tuple(new)))
         for o in node.flat_proxy_outs:
             if isinstance(o, TensorProxy) and o.name not in known and o.name not in self.info.values:
-                self._enter_fresh(o, next(r for r in _tensors(result) if r.name == o.name))
+                self._enter_fresh(o, result_of[o.name])
         return new
 
     # Custom autograd functions

@@ -135,10 +135,10 @@ class TraceCtx:
         """Appends an occurrence of `sym`, whose outputs its meta gives, and returns them."""
         if sym.meta is None:
             raise UnsupportedOpError(f"{sym.name} has no meta rule, so its output is not known")
+        scratch = _scratch(None, [], self)
         if sym.is_prim and sym.executor is None:
             result = sym.meta(*args, **kwargs)
         else:
-            scratch = _scratch(None, [], self)
             with tracectx(scratch):
                 result = sym.meta(*args, **kwargs)
         read = {p.name for p in tree_flatten((args, kwargs))[0] if isinstance(p, Proxy)}
@@ -150,6 +150,8 @@ class TraceCtx:
             if not isinstance(x, TensorProxy):
                 return x
             wants = tracked and sym.traits.is_differentiable and is_inexact_dtype(x.dtype)
+            if scratch.bound_symbols:  # what it is made of says which arguments are differentiated
+                wants = wants and x.requires_grad
             if x.name in read and not sym.traits.writes:
                 return x.replace(name=self.make_name(prefix="t"))
             return x if x.requires_grad == wants or x.name in read else x.replace(name=x.name, requires_grad=wants)

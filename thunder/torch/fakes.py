@@ -154,19 +154,8 @@ def result_metadata(fn: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
     key = call_key(fn, flat, spec)
     if key is not None and key in _META_CACHE:
         return _META_CACHE[key]
-    fakes: dict[str, torch.Tensor] = {}
-    no_modes = torch._C.DisableTorchFunction()  # a mode that traces must not see what happens here
-    with fake_mode(), torch.no_grad(), quiet_autocast(), symbolic_dispatch(flat), no_modes:
-
-        def real(leaf: Any) -> Any:
-            if isinstance(leaf, TensorProxy):
-                if leaf.name not in fakes:
-                    fakes[leaf.name] = to_fake(leaf)
-                return fakes[leaf.name]
-            return to_real_leaf(leaf)
-
-        real_args, real_kwargs = tree_unflatten([real(v) for v in flat], spec)
-        result = fn(*real_args, **real_kwargs)
+    with torch.no_grad():
+        result = _run_on_fakes(fn, flat, spec, tracked=False)
     outs, out_spec = tree_flatten(result)
     metas = [_TensorMeta(o) if isinstance(o, torch.Tensor) else o for o in outs]
     entry = tree_unflatten(metas, out_spec) if outs else result
@@ -175,6 +164,46 @@ def result_metadata(fn: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
             _META_CACHE.clear()
         _META_CACHE[key] = entry
     return entry
+
+
+def _run_on_fakes(fn: Callable, flat: list, spec: Any, *, tracked: bool) -> Any:
+    """The fake result of `fn`; tracked: its tensors require grad where the proxies do."""
+    fakes: dict[str, torch.Tensor] = {}
+    no_modes = torch._C.DisableTorchFunction()  # a mode that traces must not see what happens here
+    with fake_mode(), quiet_autocast(), symbolic_dispatch(flat), no_modes:
+
+        def real(leaf: Any) -> Any:
+            if isinstance(leaf, TensorProxy):
+                if leaf.name not in fakes:
+                    fakes[leaf.name] = to_fake(leaf, requires_grad=tracked and leaf.requires_grad)
+                return fakes[leaf.name]
+            return to_real_leaf(leaf)
+
+        args, kwargs = tree_unflatten([real(v) for v in flat], spec)
+        return fn(*args, **kwargs)
+
+
+_TRACKED_CACHE: dict[Hashable, tuple[bool, ...]] = {}
+
+
+def tracked_results(fn: Callable, args: tuple, kwargs: dict[str, Any]) -> tuple[bool, ...]:
+    """Which tensors of the result of `fn`, flattened, torch's autograd tracks: not every argument that requires grad is
+    differentiated (`a.expand_as(b)` reads only the shape of `b`). `fn` must not write. Memoized.
+    """
+    flat, spec = tree_flatten((args, kwargs))
+    if not any(isinstance(a, TensorProxy) and a.requires_grad for a in flat):
+        return (False,) * sum(isinstance(m, _TensorMeta) for m in tree_flatten(result_metadata(fn, args, kwargs))[0])
+    key = call_key(fn, flat, spec)
+    if key is not None and key in _TRACKED_CACHE:
+        return _TRACKED_CACHE[key]
+    with torch.enable_grad():
+        result = _run_on_fakes(fn, flat, spec, tracked=True)
+    found = tuple(t.requires_grad for t in tree_flatten(result)[0] if isinstance(t, torch.Tensor))
+    if key is not None:
+        if len(_TRACKED_CACHE) >= _META_CACHE_LIMIT:
+            _TRACKED_CACHE.clear()
+        _TRACKED_CACHE[key] = found
+    return found
 
 
 def fake_meta(fn: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 
 from thunder.core.symbol import BoundSymbol, OpTags, Symbol, Traits
-from thunder.core.torch_compat import OpOverload, OpOverloadPacket
+from thunder.core.torch_compat import OpOverload
 from thunder.torch.registry import symbol_for, symbol_name, takes_tensor_first, traits_of
 
 # Writes that torch's autograd takes no notice of: the gradient passes as if nothing had been written.
@@ -119,7 +119,6 @@ class Twin:
     """A call without writes that gives the values which the writing call leaves in memory.
 
     returns: "written" when its result is the written tensor's new value; "both" when it gives (result, new values).
-    is_tracked: autograd sees what is written (it does not see running statistics).
     """
 
     fn: Callable
@@ -127,7 +126,6 @@ class Twin:
     kwargs: dict[str, Any]
     returns: str = "written"
     is_random: bool = False
-    is_tracked: bool = True
 
 
 _SPECIAL_TWINS: dict[str, Any] = {"zero_": torch.zeros_like, "fill_": torch.fill, "squeeze_": None, "__setitem__": None}
@@ -143,14 +141,6 @@ def _named_twin(fn: Any) -> Any:
     method = getattr(torch.Tensor, base, None)
     roots = (torch, F, torch.special) if method is None or takes_tensor_first(base) else ()
     return next((getattr(root, base) for root in roots if hasattr(root, base)), method)
-
-
-def _writes_aside(fn: Any) -> bool:
-    """Whether the schema returns nothing of what it writes: then autograd does not see the writes."""
-    if isinstance(fn, OpOverloadPacket):
-        overloads = [getattr(fn, name) for name in fn.overloads() if not name.startswith("out")]
-        fn = overloads[0] if overloads else None
-    return isinstance(fn, OpOverload) and all(r.alias_info is None for r in fn._schema.returns)
 
 
 def twin_of(bsym: BoundSymbol) -> Twin:
@@ -171,4 +161,4 @@ def twin_of(bsym: BoundSymbol) -> Twin:
         named = _named_twin(fn)
         if named is not None:
             return Twin(named, args, kwargs)
-    return Twin(fn, args, kwargs, "both", is_tracked=not set(writes) & set(_STATISTICS) and not _writes_aside(fn))
+    return Twin(fn, args, kwargs, "both")

@@ -61,6 +61,14 @@ FOUND = {
     ),
     "copied before it is written": (2, "x.copy_(y); y.sigmoid_(); return z"),
 }
+# Calls that read only the shape or dtype of `x`, which a write has made tracked, or have no gradient.
+_UNTRACKED = (
+    "z.expand_as(x)", "z.view_as(x)", "z.reshape_as(x)", "z.type_as(x)", "z.sum_to_size(x.shape)", "torch.rand_like(x)",
+    "torch.randn_like(x)", "torch.empty_like(x).zero_()", "x.new_zeros(3)", "torch.full_like(x, 0.5)", "x.isnan()",
+    "torch.bernoulli(x.clamp(0, 1))", "x.argmax()", "x.sign()", "torch.floor(x)", "z.index_select(0, x.argmax(0))",
+    "torch.where(x > z, z, 2 * z)", "z.copy_(x)", "z.masked_fill_(x > 0, 1)", "z.new_empty(x.shape).fill_(1)",
+)  # fmt: skip
+FOUND |= {f"what reads no value of x: {call}": (5, f"x.add_(y); v = {call}; return v") for call in _UNTRACKED}
 
 
 def program(name: str) -> GeneratedProgram:

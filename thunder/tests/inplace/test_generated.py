@@ -81,8 +81,10 @@ def check_program(program: GeneratedProgram, compile: Any, *, through_dynamo: bo
     assume(not (want.error and got.error and want.error[0] == "backward" and want.message in got.message))
     # A backward that writes what another gradient needs: eager notices in the order in which backward happens to run.
     assume(not (want.error and want.error[0] == "backward" and got.error is None and "Writes" in program.source))
-    # Eager takes a view for a leaf that has just become a result: its history is renewed when somebody looks at it.
-    assume(not (_A_LEAF in want.message and got.error is None and any(t._is_view() for t in program.arguments(1))))
+    # Eager takes a view for a leaf that has just become a result: its history is renewed when somebody looks at it. Its
+    # forward then ends there, so what the program does after that (backward failing, too) has nothing to compare with.
+    is_past_forward = got.error is None or got.error[0] == "backward"
+    assume(not (_A_LEAF in want.message and is_past_forward and any(t._is_view() for t in program.arguments(1))))
     assert_equal(program, got, want)
 
 
