@@ -40,6 +40,7 @@ from thunder.frontend.failures import (
 )
 from thunder.frontend.module import ThunderModule, remember_thunder_module
 from thunder.frontend.records import CompileData, CompileStats
+from thunder.frontend.sharp_edges import report, sharp_edges_of
 from thunder.frontend.status import StatusLine
 from thunder.pipeline import Program
 
@@ -124,16 +125,27 @@ class _Compiled:
             self.target,
             backend=_Backend(self.capture, self.data),
             dynamic=self.settings.cache is CACHE_OPTIONS.SYMBOLIC_VALUES,
-            guard_filter=_no_guards if self.settings.cache is CACHE_OPTIONS.SAME_INPUT else None,
+            guard_filter=self._guard_filter(),
             around=self._capturing,
             guard_failed=self._guard_failed,
         )
+
+    def _guard_filter(self) -> Callable | None:
+        is_unguarded = self.settings.cache is CACHE_OPTIONS.SAME_INPUT
+        if self.settings.sharp_edges is SHARP_EDGES_OPTIONS.ALLOW:
+            return _no_guards if is_unguarded else None
+
+        def inspected(guards: Sequence[Any]) -> list[bool]:
+            self._call.sharp_edges = sharp_edges_of(guards, self.target)
+            return [not is_unguarded] * len(guards)
+
+        return inspected
 
     # What Dynamo and the backend report
 
     def _capturing(self, capture: Callable[[], Any]) -> Any:
         """One attempt of Dynamo at a program, and all that follows until it can run."""
-        self._call.failed_guards, self._call.program = [], None
+        self._call.failed_guards, self._call.program, self._call.sharp_edges = [], None, []
         start = self._call.capture_start = time.perf_counter_ns()
         with dynamo_compat().capture_setting(), StatusLine(f"compiling {self.name}"):
             try:
@@ -144,6 +156,7 @@ class _Compiled:
         if getattr(result, "guarded_code", result) is None:  # a frame that Dynamo leaves to Python
             return result
         self._call.missed = True
+        report(self._call.sharp_edges, self.settings.sharp_edges, self.name)
         stop = time.perf_counter_ns()
         if (program := self._call.program) is not None:
             capture_ns = stop - start - sum(program.phase_ns.values())
@@ -199,7 +212,7 @@ class _Compiled:
 
     def _failed(self, e: BaseException, args: tuple, kwargs: dict) -> Any:
         if needs_direct_capture(e):
-            self.direct = DirectCapture(self.target, self.capture)
+            self.direct = DirectCapture(self.target, self.capture, self.settings.sharp_edges)
             return self.direct(*args, **kwargs)
         if self.data.is_module:
             check_arguments(self.fn.forward, args, kwargs)
@@ -304,6 +317,8 @@ def jit(
     Args:
         fn: a callable, or an nn.Module, for which the result is a ThunderModule.
         executors: executors or their names, first one asked first; None for the default ones.
+        sharp_edges: what to do where a program is compiled for a value (number, string, dtype, ...) of a global or a
+            closure: "allow" (default; the value is guarded), "warn", or "error", which raises JITSharpEdgeError.
         cache: "constant values" (default): a program per input metadata and Python values. "symbolic values": sizes and
             ints may vary. "same input": compiled once, nothing checked again. "no caching": compiled at each call.
         disable_torch_autograd: outputs carry no gradient.

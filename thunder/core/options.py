@@ -336,7 +336,6 @@ _ENV_VARS: Final = (
     EnvVar("THUNDER_LOGS", tuple, (), f"areas to log, comma separated: {', '.join(LOG_AREAS)}"),
     EnvVar("THUNDER_DISABLE", bool, False, "run programs as they are instead of compiling them"),
     EnvVar("THUNDER_DISABLE_PASS", tuple, (), "names of passes to leave out, comma separated"),
-    EnvVar("THUNDER_FULL_TRACEBACK", bool, False, "show thunder's own frames in tracebacks of errors"),
     EnvVar(
         "THUNDER_CACHE_DIR", str, None, "directory of compiled regions; unset: ~/.cache/thunder; none: keep nothing"
     ),
@@ -351,7 +350,7 @@ def env(name: Literal["THUNDER_CHECKS"]) -> int: ...
 @overload
 def env(name: Literal["THUNDER_LOGS", "THUNDER_DISABLE_PASS"]) -> tuple[str, ...]: ...
 @overload
-def env(name: Literal["THUNDER_DISABLE", "THUNDER_FULL_TRACEBACK", "THUNDER_ANNOTATE_TRACES"]) -> bool: ...
+def env(name: Literal["THUNDER_DISABLE", "THUNDER_ANNOTATE_TRACES"]) -> bool: ...
 @overload
 def env(name: Literal["THUNDER_CACHE_DIR"]) -> str | None: ...
 @overload

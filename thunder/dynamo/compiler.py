@@ -12,7 +12,7 @@ from torch import fx
 
 from thunder.core.errors import ThunderTypeError, ThunderValueError
 from thunder.core.log import get_logger
-from thunder.core.options import CompileOptions, resolve_cache_option, resolve_sharp_edges_option
+from thunder.core.options import SHARP_EDGES_OPTIONS, CompileOptions, resolve_cache_option, resolve_sharp_edges_option
 from thunder.core.torch_compat import dynamo_compat
 from thunder.core.trace import TraceCtx
 from thunder.core.transform_base import Transform
@@ -57,6 +57,9 @@ class ThunderCompiler:
         jit_options = {k: v for k, v in self.thunder_options.items() if k in _JIT_KEYWORDS}
         compile_options = {k: v for k, v in self.thunder_options.items() if k not in _JIT_KEYWORDS}
         options = CompileOptions.from_kwargs(compile_options)
+        sharp_edges = resolve_sharp_edges_option(jit_options.get("sharp_edges"))
+        if sharp_edges is not SHARP_EDGES_OPTIONS.ALLOW:
+            raise ThunderValueError("sharp_edges is for thunder.jit: a backend is not told what torch.compile guards")
         transforms = tuple(jit_options.get("transforms") or ())
         for t in transforms:
             if not isinstance(t, Transform):
@@ -65,7 +68,7 @@ class ThunderCompiler:
             fn=self,
             executors_list=resolve_executors(jit_options.get("executors")),
             cache_option=resolve_cache_option(jit_options.get("cache")),
-            sharp_edges=resolve_sharp_edges_option(jit_options.get("sharp_edges")),
+            sharp_edges=sharp_edges,
             disable_torch_autograd_support=bool(jit_options.get("disable_torch_autograd", False)),
             langctx=jit_options.get("langctx"),
             debug_options=jit_options.get("debug_options"),

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from thunder.core.errors import DataDependentControlFlowError, UnsupportedOpError
+from thunder.core.options import SHARP_EDGES_OPTIONS
 from thunder.core.pytree import tree_flatten, tree_unflatten
 from thunder.core.sizes import hashable_leaf
 from thunder.core.torch_compat import DataDependentOutputException, FakeTensorMode
@@ -22,6 +23,7 @@ from thunder.frontend.capture import CaptureSettings, CompiledGraph
 from thunder.frontend.failures import FROM_CAPTURE
 from thunder.frontend.python_state import python_state, torch_state
 from thunder.frontend.recording import Recorder
+from thunder.frontend.sharp_edges import edges_among, report
 from thunder.frontend.version_checks import fake_like, refusals_of
 
 _BY_HAND = "autograd_function_apply"
@@ -60,19 +62,23 @@ class DirectCapture:
     `python_state` for how far that goes, and for its cost.
     """
 
-    def __init__(self, fn: Callable, settings: CaptureSettings):
-        self.fn, self.settings = fn, settings
+    def __init__(
+        self, fn: Callable, settings: CaptureSettings, sharp_edges: SHARP_EDGES_OPTIONS = SHARP_EDGES_OPTIONS.ALLOW
+    ):
+        self.fn, self.settings, self.sharp_edges = fn, settings, sharp_edges
         self.graphs: dict[Any, _Captured] = {}
         self._lock = threading.Lock()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         flat, spec = tree_flatten((args, kwargs))
-        state, alive = python_state(self.fn)
+        state, alive, named = python_state(self.fn)
         key = (spec, _guards_of(flat), torch_state(), state)
         captured = self.graphs.get(key)
         if captured is None:
             with self._lock:
                 if key not in self.graphs:
+                    if self.sharp_edges is not SHARP_EDGES_OPTIONS.ALLOW:
+                        report(edges_among(named), self.sharp_edges, getattr(self.fn, "__name__", "the program"))
                     self.graphs[key] = replace(self._capture(flat, spec), alive=alive)
                 captured = self.graphs[key]
         tensors = {id(v): v for v in flat if isinstance(v, torch.Tensor)}

@@ -60,7 +60,8 @@ def is_capture_failure(e: BaseException) -> bool:
     return isinstance(e, dynamo_errors().TorchDynamoException) or FROM_CAPTURE in str(e)
 
 
-def _is_user_frame(filename: str) -> bool:
+def is_user_frame(filename: str) -> bool:
+    """Whether a file is the user's, rather than torch's or thunder's."""
     return not filename.startswith((_TORCH, _THUNDER)) or filename.startswith(_TESTS)
 
 
@@ -71,12 +72,12 @@ def _line_of(e: Any, fn: Callable) -> str:
     if innermost is not None and innermost not in frames:
         frames.append(innermost)
     # torch.nn's own line says more than thunder's call of the module.
-    chosen = [f for f in frames if _is_user_frame(f.filename)]
+    chosen = [f for f in frames if is_user_frame(f.filename)]
     if chosen := chosen or [f for f in frames if "nn" in f.filename.split(os.sep)]:
         frame = chosen[-1]
         return "\n" + user_location((frame.filename, frame.lineno or 0, frame.line))
     code = getattr(inspect.unwrap(fn), "__code__", None)
-    if code is None or not _is_user_frame(code.co_filename):
+    if code is None or not is_user_frame(code.co_filename):
         return ""
     return "\n" + user_location((code.co_filename, code.co_firstlineno, None))
 
@@ -106,14 +107,30 @@ def _plain(text: str) -> str:
     return text.replace("FakeTensor", "Tensor").rstrip()
 
 
+# Where the errors of tensors without data are defined, which stand for RuntimeErrors.
+_STAND_INS = ("torch._subclasses.fake_tensor",)
+
+
+def _raised_by_torch(e: Any) -> Exception | None:
+    """The exception of torch's that Dynamo has turned into `e`."""
+    for link in (e, e.__context__):
+        cause = getattr(link, "__cause__", None)
+        if isinstance(cause, Exception) and not isinstance(cause, dynamo_errors().TorchDynamoException):
+            return cause
+    if (match := _RAISED.search(str(e))) is None:
+        return None
+    return _exception_class(match["kind"])(ast.literal_eval(match["text"]))
+
+
 def _operation_error(e: Any, where: str) -> ThunderError:
     """An operation that torch itself refuses: the same class, torch's text, the user's line."""
-    match = _RAISED.search(str(e))
-    if match is None:
-        text = _plain(_summary(e)).replace("\n  Explanation:", ":", 1)
-        return like_exception(RuntimeError(text), f"{text}{where}")
-    text = _plain(str(ast.literal_eval(match["text"])))
-    return like_exception(_exception_class(match["kind"])(text), f"{text}{where}")
+    raised = _raised_by_torch(e)
+    text = _plain(_summary(e).rpartition(": got ")[2] if raised is None else str(raised))
+    # What torch's kernels refuse by RuntimeError, its rules for tensors without data may refuse by an assertion.
+    is_kernel = "call_function <built-in" in str(e) or "call_method" in str(e)
+    if raised is None or (is_kernel and isinstance(raised, AssertionError)) or type(raised).__module__ in _STAND_INS:
+        raised = RuntimeError(text)
+    return like_exception(raised, f"{text}{where}")
 
 
 _TORCH_ERRORS = (RuntimeError, IndexError, ValueError, TypeError, NotImplementedError)
@@ -178,7 +195,7 @@ def raise_user_error(e: Any, fn: Callable, args: tuple, kwargs: dict[str, Any]) 
     if _raised_by_program(e):
         return fn(*args, **kwargs)
     where = _line_of(e, fn)
-    if isinstance(e, dynamo_errors().TorchRuntimeError):
+    if isinstance(e, dynamo_errors().TorchRuntimeError) or "NotImplementedError/" in str(getattr(e, "gb_type", "")):
         raise _operation_error(e, where) from None
     if not isinstance(e, dynamo_errors().TorchDynamoException):
         for name in _CAPTURE_ATTRIBUTES & vars(e).keys():

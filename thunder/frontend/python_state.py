@@ -31,6 +31,7 @@ class _Walk:
     def __init__(self) -> None:
         self.key: list[Any] = []
         self.alive: list[Any] = []
+        self.named: list[tuple[str, Any]] = []
         self._seen: dict[int, int] = {}
 
     def visit(self, x: Any) -> None:
@@ -88,9 +89,9 @@ class _Walk:
             return
         self.visit(fn.__defaults__)
         self.visit(fn.__kwdefaults__)
-        for cell in fn.__closure__ or ():
+        for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True):
             try:
-                self.visit(cell.cell_contents)
+                self._named(name, cell.cell_contents)
             except ValueError:  # not filled yet
                 self.key.append("empty")
         for code in _codes(fn.__code__):
@@ -98,9 +99,15 @@ class _Walk:
                 value = fn.__globals__.get(name, _PLAIN)
                 if value is _PLAIN:
                     continue
-                self.visit(value)
+                self._named(name, value)
                 if isinstance(value, types.ModuleType) and not (value.__name__ + ".").startswith("torch."):
-                    self._all(vars(value)[n] for n in code.co_names if n in vars(value))
+                    for n in code.co_names:
+                        if n in vars(value):
+                            self._named(f"{name}.{n}", vars(value)[n])
+
+    def _named(self, name: str, value: Any) -> None:
+        self.named.append((name, value))
+        self.visit(value)
 
 
 def _codes(code: types.CodeType) -> list[types.CodeType]:
@@ -108,15 +115,15 @@ def _codes(code: types.CodeType) -> list[types.CodeType]:
     return [code, *(c for k in code.co_consts if isinstance(k, types.CodeType) for c in _codes(k))]
 
 
-def python_state(fn: Any) -> tuple[tuple, list[Any]]:
-    """(key, objects whose identity is part of it): what `fn` may read besides its arguments.
+def python_state(fn: Any) -> tuple[tuple, list[Any], list[tuple[str, Any]]]:
+    """(key, objects whose identity is part of it, globals and closures by name) of what `fn` reads besides arguments.
 
     O(objects reached): modules, their attributes and containers in them, functions and their globals. Not reached: what
     lies behind properties, C objects and the internals of torch and of the standard library.
     """
     walk = _Walk()
     walk.visit(fn)
-    return tuple(walk.key), walk.alive
+    return tuple(walk.key), walk.alive, walk.named
 
 
 def torch_state() -> tuple:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import math
 import pickle
+import warnings
 from typing import Any
 
 import pytest
@@ -14,11 +16,13 @@ from torch.nn import functional as F
 import thunder
 from thunder.core.errors import (
     DataDependentControlFlowError,
+    JITSharpEdgeError,
     ThunderError,
     ThunderTypeError,
     ThunderValueError,
     UnsupportedOpError,
 )
+from thunder.dynamo import ThunderCompiler
 
 X = torch.ones(2, 3)
 
@@ -90,6 +94,14 @@ def convolution(a, b):
     return F.conv2d(a, b)
 
 
+def interpolation(a, b):
+    return F.interpolate(a, size=3, mode="nope")
+
+
+def factorization(a, b):
+    return torch.linalg.cholesky(a[0])
+
+
 @pytest.mark.parametrize(
     "fn, other, kind, line",
     [
@@ -105,6 +117,8 @@ def convolution(a, b):
         (keyword, X, TypeError, "return torch.sum(a, dimension=1)"),
         (operand, X, TypeError, 'return a @ "text"'),
         (convolution, X, RuntimeError, "return F.conv2d(a, b)"),
+        (interpolation, X, NotImplementedError, 'return F.interpolate(a, size=3, mode="nope")'),
+        (factorization, X, RuntimeError, "return torch.linalg.cholesky(a[0])"),
     ],
     ids=lambda v: getattr(v, "__name__", None),
 )
@@ -244,6 +258,77 @@ def test_options(options, kind, text):
     assert isinstance(error.value, ThunderError)
     with pytest.raises(kind):
         thunder.jit(nn.Linear(2, 2), **options)
+
+
+# Values from outside
+
+SCALE = 2.5
+SIZES = {"rows": 2}
+
+
+def scaled(a):
+    return a * SCALE
+
+
+def test_sharp_edges_in_error_mode():
+    offset = 3
+
+    def fn(a):
+        return (scaled(a) + offset).reshape(SIZES["rows"], -1)
+
+    compiled = thunder.jit(fn, sharp_edges="error")
+    for _ in range(2):  # no half-compiled program is left behind
+        with pytest.raises(JITSharpEdgeError) as error:
+            compiled(X)
+        for text in ("offset = 3", "SCALE = 2.5", "SIZES['rows'] = 2", "return a * SCALE", "test_errors.py:"):
+            assert text in str(error.value)
+    assert thunder.cache_misses(compiled) == 2
+    torch.testing.assert_close(thunder.jit(fn)(X), fn(X))
+
+
+def test_sharp_edges_in_warning_mode():
+    compiled = thunder.jit(scaled, sharp_edges="warn")
+    with pytest.warns(UserWarning, match=r"scaled is compiled for values .*\n  SCALE = 2.5"):
+        compiled(X)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        torch.testing.assert_close(compiled(X), scaled(X))
+
+
+class Scaled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.steps, self.inner = 3, nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3), nn.Dropout(0.0))
+
+    def forward(self, a, factor=2.0):
+        return self.inner(a) * self.steps * factor * math.pi
+
+
+def test_what_belongs_to_the_program_is_no_sharp_edge():
+    def fn(a, k, options, *, dtype=torch.float64):
+        parts = [a.to(dtype) * k + options["shift"] for k in range(2)]
+        return torch.stack(parts) * math.e
+
+    arguments = (X, 2, {"shift": 1})
+    torch.testing.assert_close(thunder.jit(fn, sharp_edges="error")(*arguments), fn(*arguments))
+    module = Scaled()
+    torch.testing.assert_close(thunder.jit(module, sharp_edges="error")(X), module(X))
+
+
+def test_sharp_edges_of_a_directly_captured_function():
+    def fn(a):
+        out = torch.empty(3, 2).t()
+        torch.mul(a, SCALE, out=out)
+        return out + SIZES["rows"]
+
+    with pytest.raises(JITSharpEdgeError, match=r"(?s)SCALE = 2.5.*SIZES = \{'rows': 2\}"):
+        thunder.jit(fn, sharp_edges="error")(X)
+    torch.testing.assert_close(thunder.jit(fn)(X), fn(X))
+
+
+def test_a_backend_does_not_see_sharp_edges():
+    with pytest.raises(ValueError, match=r"sharp_edges is for thunder.jit"):
+        ThunderCompiler(sharp_edges="error")
 
 
 # Programs that cannot be captured

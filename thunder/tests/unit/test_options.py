@@ -214,7 +214,7 @@ def test_every_option_has_a_doc():
         ("THUNDER_DISABLE", "1", True),
         ("THUNDER_DISABLE", "False", False),
         ("THUNDER_DISABLE_PASS", "cse", ("cse",)),
-        ("THUNDER_FULL_TRACEBACK", "on", True),
+        ("THUNDER_ANNOTATE_TRACES", "on", True),
         ("THUNDER_CACHE_DIR", None, None),
         ("THUNDER_CACHE_DIR", "/tmp/a,b", "/tmp/a,b"),
         ("THUNDER_ANNOTATE_TRACES", "0", False),
