@@ -411,6 +411,9 @@ class Functionalizer:
 
     def _custom_function(self, node: BoundSymbol) -> None:
         outs, inputs, body = node.args
+        for n in body.dirty:
+            if self._is_folded(outs[n]) and node.output[n].requires_grad:
+                raise UnsupportedOpError(f"mark_dirty on {outs[n].name}, a view that shows an element more than once")
         self.bodies.append(body)
         new_args = (tree_map(self.read, outs), tree_map(self.read, inputs), body)
         output = self._function_results(node, new_args[1])

@@ -26,7 +26,7 @@ def check_overlap(node: BoundSymbol) -> None:
     tensors = [p for p in node.flat_proxy_args if isinstance(p, TensorProxy)]
     if not _is_suspect(node, tensors) or not _is_small(tensors):
         return
-    buffers: dict[int, torch.Tensor] = {}
+    buffers: dict[int, tuple[torch.Tensor, int]] = {}
     with real_tensors_only(), torch.no_grad(), torch.random.fork_rng(devices=[]):
         real = {p.name: _real(p, tensors, buffers) for p in tensors}
         args, kwargs = tree_map(
@@ -67,7 +67,8 @@ def _is_small(tensors: list[TensorProxy]) -> bool:
     return total <= _LIMIT
 
 
-def _real(p: TensorProxy, tensors: list[TensorProxy], buffers: dict[int, torch.Tensor]) -> Any:
+def _real(p: TensorProxy, tensors: list[TensorProxy], buffers: dict[int, tuple[torch.Tensor, int]]) -> Any:
+    """A tensor in a buffer of its storage; `buffers` has them with the offset that they begin at."""
     dtype = to_torch_dtype(p.dtype)
     if p.layout is None:
         return torch.zeros(p.shape, dtype=dtype)
@@ -75,7 +76,6 @@ def _real(p: TensorProxy, tensors: list[TensorProxy], buffers: dict[int, torch.T
     if key not in buffers:
         members = [extent(t) for t in tensors if t.layout is not None and t.layout.storage == key]
         low, high = min(m[0] for m in members), max(m[1] for m in members)
-        buffers[key] = torch.zeros(max(high - low, 1) * 16, dtype=torch.uint8)
-        buffers[~key] = torch.tensor(low)
-    buffer = buffers[key].view(dtype)
-    return torch.as_strided(buffer, p.shape, p.layout.strides, p.layout.offset - int(buffers[~key]))
+        buffers[key] = (torch.zeros(max(high - low, 1) * 16, dtype=torch.uint8), low)
+    buffer, low = buffers[key]
+    return torch.as_strided(buffer.view(dtype), p.shape, p.layout.strides, p.layout.offset - low)

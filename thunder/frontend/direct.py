@@ -27,7 +27,7 @@ from thunder.frontend.sharp_edges import edges_among, report
 from thunder.frontend.version_checks import fake_like, refusals_of
 
 _BY_HAND = "autograd_function_apply"
-_WRITING_BACKWARD = "of ApplyTemplate is a view and its base"
+_WRITING_BACKWARD = "is a view and its base or another view of its base has been modified inplace"
 _REFUSED = ("autograd.Function", "non-contiguous `out=`")
 
 

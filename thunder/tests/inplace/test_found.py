@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import thunder
+from thunder.core.errors import UnsupportedOpError
 from thunder.tests.inplace.harness import every_rewrite
 from thunder.tests.inplace.programs import GeneratedProgram
 from thunder.tests.inplace.test_generated import assert_equal, direct, run_both
@@ -59,6 +60,8 @@ FOUND = {
         0,
         "v0 = y[[0, 0]]; y.add_(x); v3 = v0[0]; y.add_(x); v0.add_(x); return v3",
     ),
+    "backward writes a part from unbind": (0, "a, b, c = x.unbind(-1); v = WritesInput.apply(x, a); return v"),
+    "written, read, and one argument of many memories": (3, "v = x.sin(); v.addcmul_(v, z); return x.sin()"),
     "copied before it is written": (2, "x.copy_(y); y.sigmoid_(); return z"),
 }
 # Calls that read only the shape or dtype of `x`, which a write has made tracked, or have no gradient.
@@ -91,3 +94,10 @@ def test_found_through_dynamo(name: str) -> None:
 
     found = program(name)
     assert_equal(found, *run_both(found, compile, through_dynamo=True))
+
+
+@every_rewrite
+def test_mark_dirty_on_a_folded_view_is_refused(rewrite: str) -> None:
+    found = GeneratedProgram("def f(x, y, z):\n    v = x.unfold(1, 2, 1)\n    return Dirty.apply(v), x\n", 1)
+    with pytest.raises(UnsupportedOpError, match="shows an element more than once"):
+        direct(rewrite)(found.function())(*found.arguments(1))
