@@ -3,4 +3,5 @@
 from thunder.core.transform_base import Transform as Transform
 from thunder.core.transforms.cse import cse as cse
 from thunder.core.transforms.dce import dce as dce
+from thunder.core.transforms.dce import dce_bsyms as dce_bsyms
 from thunder.core.transforms.rules import VJPDual as VJPDual

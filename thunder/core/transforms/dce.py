@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from thunder.core import prims
 from thunder.core.passes import Pass, PassContext
 from thunder.core.proxies import Proxy
+from thunder.core.pytree import tree_flatten
 from thunder.core.symbol import BoundSymbol, OpTags
 from thunder.core.trace import TraceCtx
 
@@ -52,3 +53,9 @@ def dce(trace: TraceCtx, needed_proxies: Any = None) -> TraceCtx:
     """`trace` without the nodes that neither its effects nor `needed_proxies` depend on."""
     names = [getattr(p, "name", p) for p in needed_proxies or ()]
     return trace.with_nodes(live_nodes(list(trace.bound_symbols), names), "Dead Code Elimination")
+
+
+def dce_bsyms(bsyms: list[BoundSymbol], output: Any, needed_proxies: Any = None) -> list[BoundSymbol]:
+    """Those of `bsyms` that effects, the proxies in `output` (a pytree) or `needed_proxies` depend on. O(nodes)."""
+    names = [p.name for p in tree_flatten(output)[0] if isinstance(p, Proxy)]
+    return live_nodes(list(bsyms), [*names, *(getattr(p, "name", p) for p in needed_proxies or ())])

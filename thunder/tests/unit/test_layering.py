@@ -39,6 +39,8 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "thunder.core.codegen",
         "thunder.core.verify",
         "thunder.core.passes",
+        "thunder.core.dataflow",
+        "thunder.core.patterns",
         "thunder.core.rewrite",
         "thunder.core.sizes",
         "thunder.core.tracing",

@@ -6,8 +6,10 @@ import torch
 import thunder
 from thunder.core import prims
 from thunder.core.errors import ThunderTypeError, ThunderValueError
+from thunder.core.patterns import Pattern, bind_names
 from thunder.core.symbol import BoundSymbolTag
 from thunder.core.trace import tracectx
+from thunder.core.transform_common import dce_bsyms
 from thunder.core.transforms import (
     TOPOSORT_ORDER,
     VISIT_TYPE,
@@ -19,6 +21,7 @@ from thunder.core.transforms import (
     visitor_transform,
     vjp,
 )
+from thunder.core.utils import ProxyDict, consumers, find_producer_symbols, producers, producers_and_consumers
 from thunder.executors.passes import transform_for_execution
 from thunder.extend import resolve_executors
 
@@ -133,3 +136,148 @@ def test_wrong_number_of_cotangents():
 def test_outside_of_a_trace():
     with pytest.raises(ThunderTypeError, match="trace"):
         vjp(torch.sin)((torch.rand(3),), torch.rand(3))
+
+
+# Who makes and reads what
+
+
+def test_producers_and_consumers(chain):
+    made, read = producers_and_consumers(chain)
+    mul, sin, add = (b for b in chain.bound_symbols if b.sym.name in ("mul", "sin", "add"))
+    a = mul.args[0]
+    assert made[mul.output] is mul
+    assert made[sin.output] is sin
+    assert a not in made
+    assert made.get(a) is None
+    assert [b for b in read[a] if b in (mul, add)] == [mul, add]
+    assert read[mul.output] == [sin]
+    assert read.get_by_name(sin.output.name) == [add]
+    position = producers(chain, _map_to_numbers=True)[sin.output]
+    assert chain.bound_symbols[position] is sin
+    assert consumers([mul, sin], _map_to_numbers=True)[mul.output] == [1]
+
+
+def test_find_producer_symbols(chain):
+    mul, sin, add = (b for b in chain.bound_symbols if b.sym.name in ("mul", "sin", "add"))
+    found = find_producer_symbols(chain, [add.output], [mul.output])
+    assert [b for b in found if b.sym.name != "unpack_trivial"] == [sin, add]
+    assert find_producer_symbols(chain, [mul.output], [mul.output]) == ()
+
+
+def test_proxy_dict_lists(chain):
+    a = chain.bound_symbols[0].flat_proxy_args[0]
+    values = ProxyDict()
+    values.append(a, 1)
+    values.append(a, 2)
+    values.remove(a, 1)
+    assert values[a] == [2]
+    assert len(values) == 1
+    assert a in values
+    assert list(values) == [a.name]
+    with pytest.raises(ValueError):
+        values.remove(a, 7)
+
+
+def test_dce_bsyms(chain):
+    sin = next(b for b in chain.bound_symbols if b.sym.name == "sin")
+    nodes = [b for b in chain.bound_symbols if b.sym.name in ("mul", "sin", "add")]
+    assert [b.sym.name for b in dce_bsyms(nodes, {"out": (sin.output, 1)})] == ["mul", "sin"]
+
+
+# Patterns
+
+
+def named(*wanted):
+    return lambda bsym, previously_matched, match_ctx: (bsym.sym.name in wanted, {})
+
+
+def matched(pattern, trace, **options):
+    return [[b.sym.name for _, b in match] for match in pattern(trace, **options)]
+
+
+def test_pattern_of_a_chain():
+    def fn(x, w):
+        h = torch.nn.functional.gelu(torch.nn.functional.linear(x, w))
+        return torch.nn.functional.gelu(torch.nn.functional.linear(h, w)).sum()
+
+    trace = traced(fn, torch.rand(2, 2), torch.rand(2, 2))
+    pattern = Pattern().match(named("linear")).match(named("gelu"))
+    assert matched(pattern, trace) == [["linear", "gelu"]] * 2
+    positions = [n for n, b in enumerate(trace.bound_symbols) if b.sym.name in ("linear", "gelu")]
+    assert [n for match in pattern(trace) for n, _ in match] == positions
+    assert matched(pattern, trace, restricted_indices=positions[2:]) == [["linear", "gelu"]]
+    assert matched(pattern, trace, restricted_indices=positions[:1]) == []
+
+
+def test_pattern_with_repeated_and_optional_steps():
+    trace = traced(lambda x: torch.cos(torch.sin(torch.sin(torch.sin(x)))), torch.rand(3))
+    assert matched(Pattern().match(named("sin"), max_times=-1), trace) == [["sin"] * 3]
+    assert matched(Pattern().match(named("sin"), max_times=2), trace) == [["sin"] * 2, ["sin"]]
+    optional = Pattern().match(named("sin"), max_times=-1).match(named("tanh"), min_times=0).match(named("cos"))
+    assert matched(optional, trace) == [["sin", "sin", "sin", "cos"]]
+    assert matched(Pattern().match(named("sin"), min_times=4, max_times=-1), trace) == []
+
+
+def test_pattern_reads_what_was_matched():
+    def doubles(bsym, previously_matched, match_ctx):
+        return bsym.sym.name == "sin", {"made": bsym.output}
+
+    def reads_it(bsym, previously_matched, match_ctx):
+        assert [b.sym.name for _, b in previously_matched] == ["sin"]
+        return bsym.sym.name == "mul" and bind_names(bsym).input is match_ctx["made"], {}
+
+    def fn(x):
+        a, b = torch.sin(x), torch.sin(x + 1)
+        return torch.mul(b, 2), torch.mul(a, 3)
+
+    trace = traced(fn, torch.rand(3))
+    found = Pattern().match(doubles).match(reads_it)(trace)
+    assert [match[1][1].args[1] for match in found] == [3, 2]
+
+
+def test_pattern_takes_only_what_can_be_moved_together():
+    def through(x):
+        a = torch.sin(x)
+        return a * torch.cos(a + 1)  # the addition depends on the one and is needed by the other
+
+    def beside(x):
+        a = torch.sin(x)
+        b = a + 1
+        return torch.cos(a), b
+
+    pattern = Pattern().match(named("sin")).match(named("cos"))
+    assert matched(pattern, traced(through, torch.rand(3))) == []
+    assert matched(pattern, traced(beside, torch.rand(3))) == [["sin", "cos"]]
+
+
+def test_pattern_window():
+    def fn(x):
+        a, b = torch.sin(x), x
+        for n in range(6):
+            b = b + n
+        return torch.cos(a), b
+
+    trace, pattern = traced(fn, torch.rand(3)), Pattern().match(named("sin")).match(named("cos"))
+    assert matched(pattern, trace) == []
+    assert matched(pattern, trace, window=7) == [["sin", "cos"]]
+
+
+def test_pattern_errors():
+    with pytest.raises(NotImplementedError, match="first condition"):
+        Pattern().match(named("sin"), min_times=0)
+    with pytest.raises(ValueError, match="nothing to match"):
+        Pattern().match(named("sin"), min_times=2)
+    assert Pattern()(traced(torch.sin, torch.rand(3))) == []
+
+
+def test_bind_names():
+    def fn(x):
+        return torch.softmax(x, -1), torch.linalg.qr(x, mode="complete")[0], x.add(x, alpha=2)
+
+    nodes = {b.sym.name: b for b in traced(fn, torch.rand(2, 2)).bound_symbols}
+    softmax, qr, add = nodes["softmax"], nodes["linalg_qr"], nodes["add"]
+    assert bind_names(softmax).dim == -1
+    assert bind_names(softmax).dtype is None
+    assert bind_names(qr).mode == "complete"
+    assert bind_names(add).alpha == 2
+    assert bind_names(add).other is add.args[1]
