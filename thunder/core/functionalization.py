@@ -240,7 +240,7 @@ class Functionalizer:
         root = self.info.values[self.info.storage_of(p.name).root].proxy  # type: ignore[union-attr]
         old = self.read(root)
         named = (*enumerate(node.args), *node.kwargs.items())
-        where = tuple(n for n, a in named if isinstance(a, TensorProxy) and a.name == p.name)
+        where = tuple(n for n, a in named if isinstance(a, TensorProxy) and _is_same_window(a, p))
         args = tree_map(self.read, tuple(None if n in where else a for n, a in enumerate(node.args)))
         kwargs = tree_map(self.read, {k: v for k, v in node.kwargs.items() if k not in where})
         is_seen = tracked and self.info.is_tracked(p.name)
@@ -544,6 +544,13 @@ class Functionalizer:
             strides, offset = m.layout.strides, m.layout.offset - low  # type: ignore[union-attr]
             node = prims.strided_view.bind(base, m.shape, strides, offset, output=m)
             self.info.add_view(m, base.name, node, None, current=m, is_tracked=True)
+
+
+def _is_same_window(a: TensorProxy, p: TensorProxy) -> bool:
+    """Whether `a` is `p` or another name for the same elements, which a write to `p` changes while it reads them."""
+    if a.name == p.name or a.layout is None or p.layout is None:
+        return a.name == p.name
+    return a.layout.storage == p.layout.storage and same_geometry(a, p)
 
 
 def _has_known_strides(p: TensorProxy) -> bool:

@@ -136,8 +136,8 @@ CALLS = (
     "{v} = Nested.apply({a})",
 )
 KINDS = (PURE, VIEWS, VIEWS, WRITES, WRITES, WRITES, CALLS)
-# Changes of an input's shape, which a traced program cannot make.
-_METADATA = ("t_()", "unsqueeze_(", "squeeze_(", "transpose_(", "swapaxes_(")
+# Changes of a tensor's shape; of an input's, a traced program cannot make them.
+SHAPE_CHANGES = ("t_()", "unsqueeze_(", "squeeze_(", "transpose_(", "swapaxes_(")
 MODES = ("", "", "", "with torch.no_grad(): ", "")
 
 Step = tuple[int, int, int, int, int, int]
@@ -229,7 +229,7 @@ def build(inputs: int, steps: Sequence[Step], returned: Sequence[int]) -> Genera
         templates = KINDS[kind % len(KINDS)]
         template = templates[which % len(templates)]
         a, b, c = (names[p % len(names)] for p in picks)
-        if a in PARAMETERS and any(m in template for m in _METADATA):
+        if a in PARAMETERS and any(m in template for m in SHAPE_CHANGES):
             continue
         if templates is WRITES and _depends_on_order(
             space, a, [v for v, t in ((b, "{b}"), (c, "{c}")) if t in template]

@@ -62,6 +62,14 @@ FOUND = {
     ),
     "backward writes a part from unbind": (0, "a, b, c = x.unbind(-1); v = WritesInput.apply(x, a); return v"),
     "written, read, and one argument of many memories": (3, "v = x.sin(); v.addcmul_(v, z); return x.sin()"),
+    "overlapping view written with another name of it": (
+        0,
+        "v = y.as_strided((2, 2), (1, 1)); w = v.view(v.shape); w.add_(v); return w",
+    ),
+    "overlapping view written with one of other memory": (
+        0,
+        "v = y.as_strided((2, 2), (1, 1)); w = (y * 2).as_strided((2, 2), (1, 1)); v.add_(w); return v, w",
+    ),
     "copied before it is written": (2, "x.copy_(y); y.sigmoid_(); return z"),
 }
 # Calls that read only the shape or dtype of `x`, which a write has made tracked, or have no gradient.
