@@ -36,6 +36,7 @@ from thunder.core.proxies import (
 )
 from thunder.core.trace import TraceCtx
 from thunder.core.transform_base import Transform
+from thunder.core.transforms.function_transforms import grad
 from thunder.executors.inductorex import torch_compile_ex as torch_compile_executor
 from thunder.executors.pythonex import ex as pythonex
 from thunder.executors.torchex import ex as pytorch_executor
@@ -70,6 +71,9 @@ from thunder.recipes.recipe import Plugin, Recipe
 
 configure_from_env()
 
+# Executors of other projects, which are not in this build.
+nvfuser_executor = cudnn_executor = apex_executor = None
+
 __all__ = [
     "AnyProxy", "CACHE_OPTIONS", "CompileData", "CompileStats", "ComplexProxy", "DebugOptions", "Executor",
     "FloatProxy", "IntegerProxy", "NumberProxy", "Plugin", "Proxy", "Recipe", "SHARP_EDGES_OPTIONS", "StringProxy",
@@ -77,7 +81,7 @@ __all__ = [
     "bool8", "cache_hits", "cache_misses", "cache_option", "clang", "compile", "compile_data", "compile_stats",
     "complex128", "complex32", "complex64", "devices", "dtypes", "float16", "float32", "float64", "float8_e4m3fn",
     "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "get_all_executors", "get_always_executors",
-    "get_auto_registered_torch_op_names", "get_default_executors", "get_executor", "int16", "int32", "int64",
+    "get_auto_registered_torch_op_names", "get_default_executors", "get_executor", "grad", "int16", "int32", "int64",
     "int8", "jit", "last_backward_traces", "last_compile_options", "last_prologue_traces", "last_traces",
     "list_transforms", "numpy", "prims", "pythonex", "pytorch_executor", "resolve_executors", "torch", "trace",
     "torch_compile_executor", "uint8",

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch as _torch
 
+from thunder.core.dtypes import to_torch_dtype
 from thunder.core.proxies import TensorProxy as TensorLike
 from thunder.core.torch_compat import allow_in_graph
 from thunder.torch import (
@@ -38,7 +39,7 @@ _FAMILIES = (
 
 __all__ = [
     "Operation", "TensorLike", "_torch_to_thunder_function_map", "op", "operations", "register_symbol", "symbol_for",
-    "torchctx",
+    "to_torch_dtype", "torchctx",
 ]  # fmt: skip
 
 

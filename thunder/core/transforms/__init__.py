@@ -1,8 +1,7 @@
 """Passes, one file each (the list of them is `thunder/pipeline.py`), and the tools to write more.
 
-The names that users import from here live in the modules of `_HOMES` and are looked up there when first asked for,
-since
-the passes below this package must not load the compiler above it.
+The names that users import from here live in the modules of `_HOMES` and are looked up there when first asked for: the
+passes below this package must not load the compiler above it.
 """
 
 import importlib
@@ -14,8 +13,8 @@ _RULES = "thunder.core.rules"
 _HOMES = {
     **dict.fromkeys(("VISIT_TYPE", "visitor_transform", "insert_inplace", "replace_inplace", "Node", "bsym_list_to_dag",
                      "TOPOSORT_ORDER", "toposort_bsym_dag", "unwrap_one_level_of_subsymbols", "eval_trace"), _VISIT),
-    **dict.fromkeys(("vjp", "value_and_grad", "populate_grads", "extract_grads", "clear_grads", "put_grads"),
-    _FUNCTIONS),
+    **dict.fromkeys(("vjp", "value_and_grad", "grad", "populate_grads", "extract_grads", "clear_grads",
+                     "put_grads"), _FUNCTIONS),
     **dict.fromkeys(("register_grad", "register_augmented_forward", "register_backward", "augmented_forward_impls",
                      "backward_impls", "VJPDual"), _RULES),
     **dict.fromkeys(("get_grad", "put_grad"), "thunder.core.prims"),

@@ -117,6 +117,32 @@ def value_and_grad(func: Callable) -> Callable:
     return transformed
 
 
+def grad(fn: Callable) -> Callable:
+    """A function that calls the compiled `fn` and returns the gradients of its parameters and arguments, in order.
+
+    Those that do not require grad, or have no gradient, are left out. The cotangent of each output that requires
+    grad is ones. `thunder.last_traces` and the like work as they do on `fn`.
+
+    Raises ThunderTypeError if `fn` has not been compiled, RuntimeError as torch does if no output requires grad.
+    """
+    if not hasattr(fn, "_lc_cd"):
+        raise ThunderTypeError(f"grad takes what thunder.jit has returned, not {fn!r}")
+
+    @wraps(fn, updated=())
+    def gradients(*args: Any, **kwargs: Any) -> list[torch.Tensor]:
+        outputs = [o for o in tree_flatten(fn(*args, **kwargs))[0] if isinstance(o, torch.Tensor) and o.requires_grad]
+        inputs: list[Any] = list(fn.parameters()) if isinstance(fn, torch.nn.Module) else []
+        inputs += [a for a in tree_flatten((args, kwargs))[0] if isinstance(a, torch.Tensor)]
+        wanted = list({id(t): t for t in inputs if t.requires_grad}.values())
+        found = torch.autograd.grad(outputs, wanted, [torch.ones_like(o) for o in outputs], allow_unused=True)
+        return [g for g in found if g is not None]
+
+    for name in ("_lc_cd", "_lc_cs", "_lc_transforms", "_lc_compiled"):
+        if hasattr(fn, name):
+            setattr(gradients, name, getattr(fn, name))
+    return gradients
+
+
 def populate_grads(grads: Sequence[Any], tom: Any = None, args: Any = None, kwargs: Any = None) -> None:
     """Writes gradients, in order, to `.grad` of the parameters of a module or of the tensors among args and kwargs."""
     tensors: list[torch.Tensor] = list(tom.parameters()) if isinstance(tom, torch.nn.Module) else []

@@ -15,6 +15,7 @@ from thunder.core.transforms import (
     VISIT_TYPE,
     bsym_list_to_dag,
     eval_trace,
+    grad,
     replace_inplace,
     toposort_bsym_dag,
     value_and_grad,
@@ -281,3 +282,35 @@ def test_bind_names():
     assert bind_names(qr).mode == "complete"
     assert bind_names(add).alpha == 2
     assert bind_names(add).other is add.args[1]
+
+
+# Gradients of compiled callables
+
+
+def test_grad_of_a_compiled_function():
+    def fn(x, y, n):
+        return (x * y).sin().sum(), y.detach() * n
+
+    x, y, z = torch.rand(3, requires_grad=True), torch.rand(3, requires_grad=True), torch.rand(3)
+    jitted = thunder.jit(fn)
+    gradients = grad(jitted)
+    want = torch.autograd.grad((x * y).sin().sum(), (x, y))
+    torch.testing.assert_close(gradients(x, y, n=2), list(want))
+    torch.testing.assert_close(gradients(x, z, 2), [(x * z).cos().detach() * z])
+    assert thunder.cache_misses(gradients) == 2
+    assert thunder.last_backward_traces(gradients)
+    assert x.grad is None
+
+
+def test_grad_of_a_compiled_module():
+    module = torch.nn.Linear(3, 2)
+    x = torch.rand(4, 3)
+    found = thunder.grad(thunder.jit(module))(x)
+    torch.testing.assert_close(found, list(torch.autograd.grad(module(x).sum(), module.parameters())))
+
+
+def test_grad_errors():
+    with pytest.raises(TypeError, match=r"thunder\.jit"):
+        grad(torch.sin)
+    with pytest.raises(RuntimeError):
+        grad(thunder.jit(torch.sin))(torch.rand(3))
