@@ -14,8 +14,16 @@ import torch
 import torch._dynamo
 from torch._dynamo.convert_frame import compile_lock
 from torch._dynamo.exc import unimplemented
-from torch._dynamo.variables import ConstDictVariable, ListVariable, higher_order_ops
-from torch._dynamo.variables.misc import AutogradFunctionContextVariable
+from torch._dynamo.variables import (
+    ConstDictVariable,
+    GradModeVariable,
+    ListVariable,
+    NNModuleVariable,
+    TupleVariable,
+    VariableTracker,
+    higher_order_ops,
+)
+from torch._dynamo.variables.misc import AutogradFunctionContextVariable, AutogradFunctionVariable
 
 from thunder.core.torch_compat import allowed_later
 
@@ -71,6 +79,7 @@ def watch_custom_functions() -> None:
     """What Dynamo has to be told about custom autograd functions, for the whole process; done once."""
     _note_gradient_counts()
     _refuse_unmaterialized_gradients()
+    _inline_as_eager_runs()
 
 
 def _note_gradient_counts() -> None:
@@ -126,6 +135,54 @@ def _refuse_unmaterialized_gradients() -> None:
         return original(self, tx, name)
 
     variable.var_getattr = var_getattr  # type: ignore[method-assign]
+
+
+def _inline_as_eager_runs() -> None:
+    """Makes Dynamo inline the forward of an autograd function that has no gradient to pass on as eager runs it.
+
+    That is in no_grad, so that what it reads from outside is not tracked; and an argument that it gives back is another
+    tensor of the same memory. Process-wide, as the other two.
+    """
+    original = AutogradFunctionVariable.call_apply
+
+    @functools.wraps(original)
+    def call_apply(self: Any, tx: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        if torch.is_grad_enabled() and _may_require_grad(tx, args, kwargs):
+            return original(self, tx, args, kwargs)
+        mode = GradModeVariable.create(tx, False, initialized=True)
+        try:
+            result = original(self, tx, args, kwargs)
+            given = {a.as_proxy().node for a in (*args, *kwargs.values()) if a.is_tensor()}
+            return _with_aliases(result, tx, given)
+        finally:
+            mode.exit(tx)
+
+    AutogradFunctionVariable.call_apply = call_apply  # type: ignore[method-assign]
+
+
+def _may_require_grad(tx: Any, args: list[Any], kwargs: dict[str, Any]) -> bool:
+    found: list[bool] = []
+
+    def visit(variable: Any) -> None:
+        if variable.is_tensor():
+            found.append(variable.requires_grad is not False)
+        elif isinstance(variable, NNModuleVariable):
+            found.append(variable.is_training(tx))
+
+    VariableTracker.visit(visit, (args, kwargs))
+    return any(found)
+
+
+def _with_aliases(result: Any, tx: Any, given: set[Any]) -> Any:
+    """A function's result with an alias in the place of each tensor that is an argument."""
+    if result.is_tensor():
+        if result.as_proxy().node not in given:
+            return result
+        alias = ("detach", []) if result.requires_grad else ("view_as", [result])
+        return result.call_method(tx, *alias, {})
+    if isinstance(result, TupleVariable | ListVariable):
+        return result.clone(items=[_with_aliases(item, tx, given) for item in result.items])
+    return result
 
 
 def compile_with_dynamo(

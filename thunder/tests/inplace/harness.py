@@ -69,7 +69,9 @@ def sharing(values: Sequence[Any], n_inputs: int) -> list[Any]:
             found.append(None)
         else:
             first = pointers.index(p)
-            found.append((first, t.storage_offset(), t.stride(), t.dtype) if first < n_inputs else (first, t.dtype))
+            # The step of a dimension of one element says nothing.
+            steps = tuple(step if size > 1 else None for size, step in zip(t.shape, t.stride(), strict=True))
+            found.append((first, t.storage_offset(), steps, t.dtype) if first < n_inputs else (first, t.dtype))
     return found
 
 

@@ -70,6 +70,11 @@ FOUND = {
         0,
         "v = y.as_strided((2, 2), (1, 1)); w = (y * 2).as_strided((2, 2), (1, 1)); v.add_(w); return v, w",
     ),
+    "identity of what has no gradient": (0, "v = Identity.apply(y); return v, y"),
+    "identity in no_grad": (0, "with torch.no_grad(): v = Identity.apply(x); return v, x"),
+    "identity in no_grad, written": (1, "with torch.no_grad(): v = Identity.apply(x); v.add_(x); return v, x"),
+    "identity of what has no gradient, written": (0, "v = Identity.apply(y); v.add_(x); return v"),
+    "identity of a row": (2, "v = y[1:]; x.add_(x); w = Identity.apply(v); return w"),
     "copied before it is written": (2, "x.copy_(y); y.sigmoid_(); return z"),
 }
 # Calls that read only the shape or dtype of `x`, which a write has made tracked, or have no gradient.

@@ -274,6 +274,36 @@ PROGRAMS = {
 }
 
 
+WEIGHT = leaf(3)
+
+
+class ReadsGlobal(torch.autograd.Function):
+    """Forward, which runs in no_grad, reads what requires grad but is no argument."""
+
+    @staticmethod
+    def forward(ctx: Any, a: torch.Tensor) -> torch.Tensor:
+        return a * WEIGHT
+
+    @staticmethod
+    def backward(ctx: Any, g: torch.Tensor) -> torch.Tensor:
+        return g * WEIGHT
+
+
+@pytest.mark.parametrize("requires_grad", [False, True])
+def test_forward_does_not_track_what_it_reads(requires_grad: bool) -> None:
+    def fn(a: torch.Tensor) -> torch.Tensor:
+        return ReadsGlobal.apply(a)
+
+    a = torch.rand(3, requires_grad=requires_grad)
+    got = thunder.jit(fn)(a)
+    torch.testing.assert_close(got, fn(a))
+    assert got.requires_grad == requires_grad
+    if requires_grad:
+        got.sum().backward()
+        torch.testing.assert_close(a.grad, WEIGHT.detach())
+        assert WEIGHT.grad is None
+
+
 PICKS = {
     "first": lambda o: o[0] * 2,
     "second": lambda o: o[1].sin(),

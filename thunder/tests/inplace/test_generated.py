@@ -55,9 +55,6 @@ def run_both(
     """What the compiled program does, and what eager does."""
     want = observe(program.function(), program.arguments(1))
     got = observe(compile(program.function()), program.arguments(1))
-    if through_dynamo and "Identity" in program.source:
-        # Dynamo inlines a function without gradient, so that what it gives back is its input, and not a view of it.
-        got.same_object = want.same_object
     return got, want
 
 
