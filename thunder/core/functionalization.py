@@ -35,7 +35,7 @@ from thunder.core.symbol import BoundSymbol, Symbol
 from thunder.core.trace import TraceCtx
 from thunder.torch.fakes import contiguous_strides, result_metadata, tracked_results
 from thunder.torch.mutation import UNSEEN_WRITES, Twin, twin_of
-from thunder.torch.registry import symbol_for
+from thunder.torch.registry import is_pointwise, symbol_for
 
 _SETITEM = torch.Tensor.__setitem__
 _COPY = torch.Tensor.copy_
@@ -206,7 +206,7 @@ class Functionalizer:
                 new = [self._setitem(target, key, value, tracked)]
             elif fn is _COPY or node.sym is prims.copy_:
                 dst, src = node.args[:2] if fn is _COPY else node.args[1::-1]
-                new = [self._copied(self.read(dst), self.read(src), tracked)]
+                new = [self._copied(dst, self.read(src), tracked)]
             else:
                 new = self._twin_call(node, written, tracked)
             for p, value in zip(written, new, strict=True):
@@ -226,10 +226,7 @@ class Functionalizer:
         for p in written:
             value, current = self.info.values.get(p.name), self.read(p)
             if value is not None and current is not value.proxy and not _is_row_major(p):
-                strides = p.layout.strides  # type: ignore[union-attr]
-                value.current = self._emit(
-                    prims.copy_with_strides, (current, strides), like=p, requires_grad=current.requires_grad
-                )
+                value.current = self._with_strides_of(p, current)
 
     def _is_folded(self, p: TensorProxy) -> bool:
         """Whether a view shows an element of its root twice, so that a write depends on its order."""
@@ -323,7 +320,8 @@ class Functionalizer:
         """The value of `dst` after `dst.copy_(src)`."""
         requires_grad = tracked and getattr(src, "requires_grad", False)
         if not isinstance(src, TensorProxy):
-            return self._emit(symbol_for(torch.full_like), (dst, src), like=dst, requires_grad=False)
+            filled = (self.read(dst), src)
+            return self._emit(symbol_for(torch.full_like), filled, like=dst, requires_grad=False)
         if (src.dtype, src.device) != (dst.dtype, dst.device):
             to = (src, dst.device, dst.dtype)
             args = (src, torch.device(dst.device.device_str()), dst.torch_dtype)
@@ -366,9 +364,14 @@ class Functionalizer:
         if node.sym.traits.writes == ("out",):
             self._alias_result(node, target)
             if not all(_is_row_major(t) for t in (target, *_tensors(node.args))) and _has_known_strides(target):
-                strides = target.layout.strides  # type: ignore[union-attr]
-                out = self._emit(prims.copy_with_strides, (out, strides), like=target, requires_grad=requires_grad)
+                out = self._with_strides_of(target, out)
+        elif not _is_row_major(target) and not _keeps_strides(twin.fn):
+            out = self._with_strides_of(target, out)
         return [out]
+
+    def _with_strides_of(self, target: TensorProxy, new: TensorProxy) -> TensorProxy:
+        strides = target.layout.strides  # type: ignore[union-attr]
+        return self._emit(prims.copy_with_strides, (new, strides), like=target, requires_grad=new.requires_grad)
 
     def _check_shape(self, node: BoundSymbol, out: TensorProxy, target: TensorProxy) -> None:
         if tuple(out.shape) != tuple(target.shape):
@@ -560,6 +563,15 @@ def _has_known_strides(p: TensorProxy) -> bool:
 def _is_row_major(p: TensorProxy) -> bool:
     """Whether a tensor is contiguous, or nothing is known about how it lies in memory."""
     return not _has_known_strides(p) or p.layout.strides == contiguous_strides(tuple(p.shape))  # type: ignore[union-attr]
+
+
+# Pointwise to torch's tags, but their results lie otherwise in memory than their first argument.
+_OTHER_STRIDES = frozenset({"masked_fill", "mvlgamma", "multigammaln"})
+
+
+def _keeps_strides(fn: Any) -> bool:
+    """Whether what a functional twin gives lies in memory as its first argument does."""
+    return is_pointwise(fn) and fn.__name__ not in _OTHER_STRIDES
 
 
 def _stem(name: str) -> str:

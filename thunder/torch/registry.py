@@ -95,6 +95,19 @@ def traits_of(fn: Any) -> Traits:
     return traits
 
 
+@cache
+def is_pointwise(fn: Any) -> bool:
+    """Whether torch's tags call an operation pointwise."""
+    packet = aten_packet(getattr(fn, "__name__", ""))
+    overloads = (fn,) if isinstance(fn, OpOverload) else [] if packet is None else aten_overloads(packet)
+    return any(torch.Tag.pointwise in o.tags for o in overloads)
+
+
+def aten_overloads(packet: OpOverloadPacket) -> list[OpOverload]:
+    """All overloads of an aten operation."""
+    return [getattr(packet, name) for name in packet.overloads()]
+
+
 _FUNCTION_TO_ATEN = {"uniform_like": "uniform"}
 
 
@@ -176,7 +189,9 @@ def takes_tensor_first(name: str) -> bool:
     if packet is None:
         return False
     arguments = (getattr(packet, o)._schema.arguments for o in packet.overloads())
-    return all(a and a[0].name == "self" for a in arguments)
+    # The other overloads, as of lists and strings, are those of TorchScript.
+    on_tensors = [a for a in arguments if any(str(x.type) in ("Tensor", "Optional[Tensor]") for x in a)]
+    return bool(on_tensors) and all(a[0].name == "self" for a in on_tensors)
 
 
 def method_call(name: str, args: tuple, kwargs: dict[str, Any]) -> tuple[Any, tuple]:

@@ -65,7 +65,7 @@ def _written_memory(trace: TraceCtx) -> set[str]:
     """Names of values whose memory is written: two equal ones do not stay equal."""
     if not any(n.written for n in trace.bound_symbols):
         return set()
-    memory = MemoryGroups()
+    memory = MemoryGroups(trace.args)
     for node in trace.bound_symbols:
         memory.see_views(node)
         if node.sym is prims.update_aliases:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, ClassVar
@@ -77,11 +78,18 @@ def _may_share_storage(a: Any, b: Any) -> bool:
 
 
 class MemoryGroups:
-    """Which names may share memory, grown node by node (union by size, near constant time each)."""
+    """Which names may share memory, grown node by node (union by size, near constant time each).
 
-    def __init__(self) -> None:
+    inputs: of the trace; those of one storage share memory from the beginning.
+    """
+
+    def __init__(self, inputs: Sequence[Any]) -> None:
         self._parent: dict[str, str] = {}
         self._members: dict[str, list[str]] = {}
+        first: dict[int, str] = {}
+        for p in inputs:
+            if isinstance(p, TensorProxy) and p.layout is not None:
+                self.join(first.setdefault(p.layout.storage, p.name), p.name)
 
     def _root(self, name: str) -> str:
         while (up := self._parent.get(name, name)) != name:
@@ -112,8 +120,8 @@ class MemoryGroups:
 class _Memory(MemoryGroups):
     """Memory groups, and which of their names a write has left with another value."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, inputs: Sequence[Any]) -> None:
+        super().__init__(inputs)
         self.stale: set[str] = set()
 
     def write(self, name: str, new: set[str]) -> None:
@@ -152,12 +160,12 @@ class ProtectOverwritten(Pass):
     def apply(self, trace: TraceCtx, ctx: PassContext) -> TraceCtx:
         if not self.written and not any(n.written for n in trace.bound_symbols):
             return trace
-        needed = self._stale_reads(trace.bound_symbols)
+        needed = self._stale_reads(trace)
         return _with_clones(trace, needed) if needed else trace
 
-    def _stale_reads(self, nodes: list[BoundSymbol]) -> dict[str, set[int]]:
+    def _stale_reads(self, trace: TraceCtx) -> dict[str, set[int]]:
         """For each name, the positions of the nodes that read it too late."""
-        memory = _Memory()
+        memory, nodes = _Memory(trace.args), trace.bound_symbols
         reads: dict[str, set[int]] = {}
         unversioned = {n.output.name for n in nodes if n.sym is prims.unversioned}
         in_backward = False

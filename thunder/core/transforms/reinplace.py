@@ -98,7 +98,7 @@ class _Facts:
         self.producer: dict[str, int] = {}
         self.last_read: dict[str, int] = {}
         self.reads: dict[str, int] = {}
-        self.memory = MemoryGroups()
+        self.memory = MemoryGroups(trace.args)
         last = len(self.nodes) - 1
         self.returned = {p.name for p in self.nodes[last].flat_proxy_args}
         for n, node in enumerate(self.nodes):

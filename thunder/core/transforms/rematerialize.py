@@ -9,20 +9,18 @@ min-cut partitioner).
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
-
-import torch
+from typing import ClassVar
 
 from thunder.core.passes import Pass, PassContext
 from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.sizes import hint
 from thunder.core.symbol import BoundSymbol
-from thunder.core.torch_compat import OpOverload, aten_packet
 from thunder.core.trace import TraceCtx
 from thunder.core.transforms.protect import may_be_view
 from thunder.core.transforms.recompute import recompute_in_backward, returned_names
+from thunder.torch.registry import is_pointwise
 
 _FREE = 1  # bytes charged for what lives on anyway: inputs, parameters, outputs
 
@@ -44,15 +42,7 @@ def is_cheap(node: BoundSymbol) -> bool:
     """Whether a node may run again in backward: an elementwise operation, a conversion or a view, without effects."""
     if node.has_effects or node.is_backward or not node.defined:
         return False
-    fn = node.sym.torch_fn
-    overloads: Iterable[Any] = ()
-    if isinstance(fn, OpOverload):
-        overloads = (fn,)
-    elif (packet := aten_packet(getattr(fn, "__name__", ""))) is not None:
-        overloads = [getattr(packet, o) for o in packet.overloads()]
-    if any(torch.Tag.pointwise in o.tags for o in overloads):
-        return True
-    return may_be_view(node)
+    return is_pointwise(node.sym.torch_fn) or may_be_view(node)
 
 
 @dataclass(frozen=True)

@@ -60,6 +60,11 @@ def copies(values: Sequence[Any]) -> list[Any]:
     return [v.detach().clone() if isinstance(v, torch.Tensor) else v for v in values]
 
 
+def steps(t: torch.Tensor) -> tuple:
+    """Strides; the step of a dimension of one element says nothing."""
+    return tuple(step if size > 1 else None for size, step in zip(t.shape, t.stride(), strict=True))
+
+
 def sharing(values: Sequence[Any], n_inputs: int) -> list[Any]:
     """For each tensor that shares memory with another: the first such, and where in an input's memory it lies."""
     pointers = [t.untyped_storage().data_ptr() if isinstance(t, torch.Tensor) and t.numel() else None for t in values]
@@ -69,9 +74,7 @@ def sharing(values: Sequence[Any], n_inputs: int) -> list[Any]:
             found.append(None)
         else:
             first = pointers.index(p)
-            # The step of a dimension of one element says nothing.
-            steps = tuple(step if size > 1 else None for size, step in zip(t.shape, t.stride(), strict=True))
-            found.append((first, t.storage_offset(), steps, t.dtype) if first < n_inputs else (first, t.dtype))
+            found.append((first, t.storage_offset(), steps(t), t.dtype) if first < n_inputs else (first, t.dtype))
     return found
 
 
@@ -100,6 +103,7 @@ class Observation:
     inputs_after_forward: list[Any] = field(default_factory=list)
     inputs_require_grad: list[bool] = field(default_factory=list)
     shared_memory: list[Any] = field(default_factory=list)
+    strides: list[Any] = field(default_factory=list)
     same_object: list[Any] = field(default_factory=list)
     gradients: list[Any] = field(default_factory=list)
     inputs_after_backward: list[Any] = field(default_factory=list)
@@ -135,6 +139,7 @@ def observe(
     seen.requires_grad = [isinstance(o, torch.Tensor) and o.requires_grad for o in outputs]
     seen.inputs_require_grad = [t.requires_grad for t in tensors]
     seen.shared_memory = sharing([*inputs, *outputs], len(inputs))
+    seen.strides = [steps(o) if isinstance(o, torch.Tensor) and o.numel() else None for o in outputs]
     seen.same_object = identity(outputs, inputs)
     if not roots:
         return seen

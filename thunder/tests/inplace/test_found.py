@@ -75,6 +75,12 @@ FOUND = {
     "identity in no_grad, written": (1, "with torch.no_grad(): v = Identity.apply(x); v.add_(x); return v, x"),
     "identity of what has no gradient, written": (0, "v = Identity.apply(y); v.add_(x); return v"),
     "identity of a row": (2, "v = y[1:]; x.add_(x); w = Identity.apply(v); return w"),
+    "copied from another dtype into a transposed value": (
+        2,
+        "v = y.sin(); v.add_(x); v.copy_(z.float()); return v",
+    ),
+    "gradient reads an input whose neighbour is written": (3, "v = y.sin(); x.add_(x); v.mul_(z); return v"),
+    "gradient reads an input of shared memory that is written": (3, "v = y.sin(); y.add_(1); return v * z"),
     "copied before it is written": (2, "x.copy_(y); y.sigmoid_(); return z"),
 }
 # Calls that read only the shape or dtype of `x`, which a write has made tracked, or have no gradient.

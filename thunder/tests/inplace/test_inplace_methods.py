@@ -132,6 +132,24 @@ def test_in_place_method(name: str) -> None:
         check(_program(name, args, kwargs), _inputs(tensor, args, kwargs, True), calls=1)
 
 
+@pytest.mark.parametrize("name", in_place_methods())
+def test_in_place_method_on_a_transposed_tensor(name: str) -> None:
+    """What is written lies in memory as before, though the functional twin lays out its result as it likes."""
+    torch.manual_seed(3)
+    found = [s for s in samples_of(name) if s[0].dim() >= 2 and min(s[0].shape[:2]) > 1]
+    for tensor, args, kwargs in found[:1]:
+        transposed = tensor.transpose(0, 1).contiguous().transpose(0, 1)
+
+        def f(x: torch.Tensor, *tensors: torch.Tensor, args: tuple = args, kwargs: dict = kwargs) -> torch.Tensor:
+            given = iter(tensors)
+            a, k = tree_map(lambda v: next(given) if isinstance(v, torch.Tensor) else v, (args, kwargs))
+            y = x.clone()
+            getattr(y, name)(*a, **k)
+            return y
+
+        check(f, _inputs(transposed, args, kwargs, True), calls=1)
+
+
 @every_rewrite
 @pytest.mark.parametrize(
     "name", ["add_", "index_add_", "uniform_", "masked_fill_", "cumsum_", "copy_", "lerp_", "exp_"]
