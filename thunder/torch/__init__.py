@@ -25,6 +25,7 @@ from thunder.torch import (
     norms,
     random,
     reductions,
+    resample,
     shape,
 )
 from thunder.torch.langctx import torchctx
@@ -34,7 +35,7 @@ from thunder.torch.registry import _torch_to_thunder_function_map, register_symb
 _ROOTS = (_torch, _torch.nn.functional, _torch.special, _torch.Tensor)
 _FAMILIES = (
     attention, conv_pool, creation, elementwise, indexing, langctx, linalg, losses, nn, norms, random, reductions,
-    shape,
+    resample, shape,
 )  # fmt: skip
 
 __all__ = [

@@ -124,12 +124,18 @@ conv_transpose1d, conv_transpose2d, conv_transpose3d = (_conv_transpose(n) for n
 
 
 def _windows(
-    a: TensorProxy, kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int], fill: Any
+    a: TensorProxy,
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    low: Sequence[int],
+    high: Sequence[int],
+    fill: Any,
 ) -> TensorProxy:
-    """All windows over the last dims of `a`, padded: the windows' own dims come last."""
+    """All windows over the last dims of `a`, padded by `low` and `high`: the windows' own dims come last."""
     rank = len(kernel)
-    if any(padding):
-        a = clang.pad(a, fill, (*((0, 0, 0),) * (a.ndim - rank), *((p, p, 0) for p in padding)))
+    if any((*low, *high)):
+        pairs = ((lo, hi, 0) for lo, hi in zip(low, high, strict=True))
+        a = clang.pad(a, fill, (*((0, 0, 0),) * (a.ndim - rank), *pairs))
     first = a.ndim - rank
     for n in range(rank):
         a = clang.unfold(a, first + n, kernel[n], stride[n])
@@ -142,12 +148,28 @@ def _check_window(a: TensorProxy, kernel: Sequence[int], padding: Sequence[int])
     check(a.dtype.python_type is float, lambda: f"pooling of {a.dtype}", NoDecompositionError)
 
 
+def _beyond(a: TensorProxy, kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int]) -> list[int]:
+    """With ceil_mode, how far the last windows reach over the padded end; they begin inside the input or its padding.
+    """
+    found = []
+    for size, k, s, p in zip(a.shape[a.ndim - len(kernel) :], kernel, stride, padding, strict=True):
+        count = -(-(size + 2 * p - k) // s) + 1
+        if (count - 1) * s >= size + p:
+            count -= 1
+        found.append(max(0, (count - 1) * s + k - size - 2 * p))
+    return found
+
+
 def _avg_pool(rank: int, make_body: Callable) -> Operation:
     name = f"avg_pool{rank}d"
     body = make_body(rank)
     body.__name__ = body.__qualname__ = name
     body.__doc__ = f"The means of windows over the last {rank} dims."
     return op(getattr(F, name), samples=f"nn.functional.{name}")(body)
+
+
+def _sums(windows: TensorProxy, rank: int) -> TensorProxy:
+    return prims.sum(windows, tuple(range(windows.ndim - rank, windows.ndim)))
 
 
 def _avg_body(rank: int) -> Callable:
@@ -162,12 +184,22 @@ def _avg_body(rank: int) -> Callable:
     ) -> TensorProxy:
         kernel, padding = _each_dim(kernel_size, rank), _each_dim(padding, rank)
         stride = kernel if stride is None or stride == () or stride == [] else _each_dim(stride, rank)
-        if ceil_mode or (any(padding) and not count_include_pad):
-            raise NoDecompositionError("windows that count fewer elements at the borders")
         _check_window(input, kernel, padding)
-        windows = _windows(input, kernel, stride, padding, 0.0)
-        total = prims.sum(windows, tuple(range(windows.ndim - rank, windows.ndim)))
-        return clang.true_divide(total, numel(kernel) if divisor_override is None else divisor_override)
+        beyond = _beyond(input, kernel, stride, padding) if ceil_mode else [0] * rank
+        high = [p + extra for p, extra in zip(padding, beyond, strict=True)]
+        total = _sums(_windows(input, kernel, stride, padding, high, 0.0), rank)
+        if divisor_override is not None:
+            return clang.true_divide(total, divisor_override)
+        if not any(beyond) and (count_include_pad or not any(padding)):
+            return clang.true_divide(total, numel(kernel))
+        # How many elements each window counts: those of the input, and of its padding if that is included.
+        ones = clang.full(input.shape[input.ndim - rank :], 1.0, device=input.device, dtype=input.dtype)
+        if count_include_pad and any(padding):
+            ones = clang.pad(ones, 1.0, tuple((p, p, 0) for p in padding))
+            counts = _windows(ones, kernel, stride, (0,) * rank, beyond, 0.0)
+        else:
+            counts = _windows(ones, kernel, stride, padding, high, 0.0)
+        return clang.true_divide(total, _sums(counts, rank))
 
     return body
 
@@ -187,10 +219,12 @@ def _max_pool(rank: int) -> Operation:
     ) -> TensorProxy:
         kernel, padding = _each_dim(kernel_size, rank), _each_dim(padding, rank)
         stride = kernel if stride is None or stride == () or stride == [] else _each_dim(stride, rank)
-        if ceil_mode or return_indices or any(d != 1 for d in _each_dim(dilation, rank)):
-            raise NoDecompositionError("positions, dilated windows, or windows over the border")
+        if return_indices or any(d != 1 for d in _each_dim(dilation, rank)):
+            raise NoDecompositionError("positions, or dilated windows")
         _check_window(input, kernel, padding)
-        windows = _windows(input, kernel, stride, padding, float("-inf"))
+        beyond = _beyond(input, kernel, stride, padding) if ceil_mode else [0] * rank
+        high = [p + extra for p, extra in zip(padding, beyond, strict=True)]
+        windows = _windows(input, kernel, stride, padding, high, float("-inf"))
         if any(s == 0 for s in windows.shape):
             raise NoDecompositionError("the largest of no elements")
         return prims.amax(windows, tuple(range(windows.ndim - rank, windows.ndim)))
@@ -198,7 +232,7 @@ def _max_pool(rank: int) -> Operation:
     name = f"max_pool{rank}d"
     body.__name__ = body.__qualname__ = name
     body.__doc__ = f"The largest elements of windows over the last {rank} dims."
-    return op(getattr(F, name), samples=f"nn.functional.{name}")(body)
+    return op(getattr(F, name), getattr(torch, name), samples=f"nn.functional.{name}")(body)
 
 
 max_pool1d, max_pool2d, max_pool3d = (_max_pool(n) for n in (1, 2, 3))

@@ -308,6 +308,12 @@ def where(condition: TensorProxy, input: Any = None, other: Any = None) -> Tenso
     return clang.where(condition, input, other)
 
 
+@op(torch.Tensor.where, name="where_method", samples="where")
+def where_method(self: TensorProxy, condition: TensorProxy, other: Any) -> TensorProxy:
+    """`self` where `condition` holds, else `other`, broadcast and in their common dtype."""
+    return where(condition, self, other)
+
+
 @op(torch.masked_fill)
 def masked_fill(input: TensorProxy, mask: TensorProxy, value: Any) -> TensorProxy:
     """`input` with `value` (a number or a tensor without dims) where `mask` holds; the dtype of `input`."""

@@ -137,7 +137,7 @@ def one_hot(tensor: TensorProxy, num_classes: int = -1) -> TensorProxy:
     return maybe_convert_to_dtype(clang.eq(clang.unsqueeze(tensor, tensor.ndim), classes), dtypes.int64)
 
 
-@op(torch.repeat_interleave)
+@op(torch.repeat_interleave, torch.Tensor.repeat_interleave)
 def repeat_interleave(
     input: TensorProxy, repeats: Any = None, dim: int | None = None, *, output_size: int | None = None
 ) -> TensorProxy:

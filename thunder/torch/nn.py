@@ -116,7 +116,7 @@ def elu(input: TensorProxy, alpha: float = 1.0, inplace: bool = False) -> Tensor
     return _elu(input, alpha, 1.0, 1.0)
 
 
-@op(F.celu, samples="nn.functional.celu")
+@op(F.celu, torch.celu, samples="nn.functional.celu")
 def celu(input: TensorProxy, alpha: float = 1.0, inplace: bool = False) -> TensorProxy:
     """`input` where it is positive, else alpha * (exp(input / alpha) - 1)."""
     if alpha == 0:
@@ -127,7 +127,7 @@ def celu(input: TensorProxy, alpha: float = 1.0, inplace: bool = False) -> Tenso
 _SELU_ALPHA, _SELU_SCALE = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946
 
 
-@op(F.selu, samples="nn.functional.selu")
+@op(F.selu, torch.selu, samples="nn.functional.selu")
 def selu(input: TensorProxy, inplace: bool = False) -> TensorProxy:
     """The scaled exponential linear unit."""
     return _elu(input, _SELU_ALPHA, _SELU_SCALE, 1.0)
@@ -193,7 +193,7 @@ def tanhshrink(input: TensorProxy) -> TensorProxy:
     return clang.sub(input, clang.tanh(input))
 
 
-@op(F.threshold, samples="nn.functional.threshold")
+@op(F.threshold, torch.threshold, samples="nn.functional.threshold")
 def threshold(input: TensorProxy, threshold: float, value: float, inplace: bool = False) -> TensorProxy:
     """`input` where it is above `threshold`, else `value`; NaN stays."""
     return clang.where(clang.le(input, threshold), maybe_convert_to_dtype(value, input.dtype), input)

@@ -127,13 +127,14 @@ def _group_norm(
     return maybe_convert_to_dtype(_affine(result, _per_channel(a, weight), _per_channel(a, bias)), input.dtype)
 
 
-@op(F.group_norm, samples="nn.functional.group_norm")
+@op(F.group_norm, torch.group_norm, samples="nn.functional.group_norm")
 def group_norm(
     input: TensorProxy,
     num_groups: int,
     weight: TensorProxy | None = None,
     bias: TensorProxy | None = None,
     eps: float = 1e-05,
+    cudnn_enabled: bool = True,
 ) -> TensorProxy:
     """`input` (N, C, ...) standardized over groups of channels, times `weight`, plus `bias`, one for each channel."""
     return _group_norm(input, num_groups, weight, bias, eps)

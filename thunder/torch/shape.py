@@ -106,7 +106,7 @@ def ravel(input: TensorProxy) -> TensorProxy:
     return clang.reshape(input, (numel(input.shape),))
 
 
-@op(torch.unflatten)
+@op(torch.unflatten, torch.Tensor.unflatten)
 def unflatten(input: TensorProxy, dim: int, sizes: Sequence[int]) -> TensorProxy:
     """`dim` as several dims."""
     if isinstance(dim, str):
