@@ -120,10 +120,18 @@ class AliasInfo:
         """Whether autograd sees every view between the root and `name`."""
         return all(v.is_tracked for v in self.chain(name))
 
+    def own_base(self, name: str) -> Value | None:
+        """The untracked view (`x.detach()`) that autograd takes for the base of `name`; None where that is the root."""
+        return next((v for v in reversed(self.chain(name)) if not v.is_tracked), None)
+
     def needs_strides(self, name: str) -> bool:
         """Whether repeating the views from the root needs the root's captured strides."""
-        steps = (v.node for v in self.chain(name))
-        return any(n is not None and getattr(n.sym.torch_fn, "__name__", "") not in _STRIDE_AGNOSTIC for n in steps)
+        return any(needs_strides(v) for v in self.chain(name))
+
+
+def needs_strides(value: Value) -> bool:
+    """Whether repeating one view needs the captured strides of what it is a view of."""
+    return value.node is not None and getattr(value.node.sym.torch_fn, "__name__", "") not in _STRIDE_AGNOSTIC
 
 
 def view_step(value: Value, read: Any = None) -> tuple:

@@ -23,8 +23,10 @@ from thunder.core.alias_analysis import (
     Value,
     extent,
     has_internal_overlap,
+    needs_strides,
     parent_of,
     same_geometry,
+    view_step,
 )
 from thunder.core.errors import UnsupportedOpError
 from thunder.core.origin import BACKWARD, NO_GRAD, current_origin, origin
@@ -266,7 +268,8 @@ class Functionalizer:
         old_root = self.read(root.proxy)
         is_seen = tracked and self.info.is_tracked(p.name)
         new = self._keeping_track(p, new, tracked)
-        value.has_own_history |= tracked and not is_seen and new.requires_grad
+        base = self.info.own_base(p.name) if tracked and not is_seen and new.requires_grad else None
+        new_base = self._updated_base(base, p, new) if base is not None else None
         if self.info.view_chain(p.name):
             new_root = self._updated_root(root, old_root, p, new, is_seen)
             if not tracked and (old := self.read(p)).requires_grad:
@@ -278,6 +281,20 @@ class Functionalizer:
         storage.has_tracked_write |= is_seen and (new.requires_grad or old_root.requires_grad)
         storage.version += 1
         self._commit(storage, root, new_root, value, new)
+        if base is not None:
+            base.has_own_history = True
+            base.current, base.version = new_base, storage.version
+
+    def _updated_base(self, base: Value, p: TensorProxy, new: TensorProxy) -> TensorProxy:
+        """An untracked view with `new` in the place of `p`, a view of it or itself: its history begins here."""
+        chain = self.info.chain(p.name)
+        steps = [v for v in chain[chain.index(base) + 1 :] if v.node is not None]
+        if not steps:
+            return new
+        args = (self.read(base.proxy), new, tree_map(self.read, tuple(view_step(v) for v in steps)))
+        has_strides = any(needs_strides(v) for v in steps)
+        kwargs = {"strides": base.proxy.layout.strides} if has_strides else {}  # type: ignore[union-attr]
+        return self._emit(prims.view_update, args, kwargs, like=base.proxy, requires_grad=True)
 
     def _keeping_track(self, p: TensorProxy, new: TensorProxy, tracked: bool) -> TensorProxy:
         """What requires grad still does after it was overwritten with something that does not: its gradient is zero."""

@@ -48,7 +48,9 @@ class AliasUpdater(Functionalizer):
         old = self.read(p)
         is_seen = tracked and self.info.is_tracked(p.name)
         new = self._keeping_track(p, new, tracked)
-        value.has_own_history |= tracked and not is_seen and new.requires_grad
+        base = self.info.own_base(p.name) if tracked and not is_seen and new.requires_grad else None
+        if base is not None:
+            base.has_own_history = True
         requires_grad = new.requires_grad if tracked else old.requires_grad
         out = old.replace(name=self.trace.unique_name(f"{_base(p.name)}_w"), requires_grad=requires_grad)
         kwargs = {} if tracked else {"grad_enabled": False}
@@ -57,10 +59,15 @@ class AliasUpdater(Functionalizer):
             value.current = out
             return
         storage.has_tracked_write |= is_seen and (new.requires_grad or old.requires_grad)
-        self._rename_others(storage, value, out, is_seen)
+        self._rename_others(storage, value, out, is_seen, base)
 
-    def _rename_others(self, storage: Storage, value: Value, new: TensorProxy, is_seen: bool) -> None:
-        """Gives every other name of the memory a new one, the root's first."""
+    def _rename_others(
+        self, storage: Storage, value: Value, new: TensorProxy, is_seen: bool, base: Value | None = None
+    ) -> None:
+        """Gives every other name of the memory a new one, the root's first.
+
+        base: an untracked view that `value` is or is a view of, and in whose history the write is.
+        """
         root = self.info.values[storage.root]
         written = self.info.view_chain(value.proxy.name)
         others = [self.info.values[m] for m in storage.members if m not in (value.proxy.name, root.proxy.name)]
@@ -70,10 +77,11 @@ class AliasUpdater(Functionalizer):
         storage.version += 1
         for v in (value, *same, *(() if written else (root,))):
             v.current, v.version = new, storage.version
-        if value.has_own_history and written:
-            below = [v for v in others if value in self.info.chain(v.proxy.name)]
+        base = base or (value if value.has_own_history and written else None)
+        if base is not None:
+            below = [v for v in others if base in self.info.chain(v.proxy.name)]
             others = [v for v in others if v not in below]
-            self._rename_below(storage, value, below, new)
+            self._rename_below(storage, base, value, below, new)
         renamed = others if not written else [root, *others]
         if not renamed:
             return
@@ -82,15 +90,24 @@ class AliasUpdater(Functionalizer):
         views = tuple(self.info.view_chain(v.proxy.name) for v in renamed)
         self._emit_renaming(storage, renamed, new, AliasRule(views, written, is_seen), tracked)
 
-    def _rename_below(self, storage: Storage, value: Value, below: list[Value], new: TensorProxy) -> None:
-        """Gives new names to views of a tensor with a history of its own, which they share."""
-        if not below:
+    def _rename_below(self, storage: Storage, base: Value, value: Value, below: list[Value], new: TensorProxy) -> None:
+        """Gives new names to `base`, which has a history of its own, and to its views, which share it."""
+        depth = len(self.info.chain(base.proxy.name))
+
+        def steps(v: Value) -> list[Value]:
+            return self.info.chain(v.proxy.name)[depth:]
+
+        def views(v: Value) -> tuple:
+            return tuple(view_step(s) for s in steps(v) if s.node is not None)
+
+        renamed = [v for v in below if v is not base]
+        if views(value):
+            renamed.insert(0, base)
+        if not renamed:
             return
-        depth = len(self.info.chain(value.proxy.name))
-        steps = [self.info.chain(v.proxy.name)[depth:] for v in below]
-        views = tuple(tuple(view_step(s) for s in chain if s.node is not None) for chain in steps)
-        tracked = [new.requires_grad and all(s.is_tracked for s in chain) for chain in steps]
-        self._emit_renaming(storage, below, new, AliasRule(views, (), True), tracked)
+        tracked = [new.requires_grad and all(s.is_tracked for s in steps(v)) for v in renamed]
+        rule = AliasRule(tuple(views(v) for v in renamed), views(value), True)
+        self._emit_renaming(storage, renamed, new, rule, tracked)
 
     def _emit_renaming(
         self, storage: Storage, renamed: list[Value], new: TensorProxy, rule: AliasRule, tracked: list[bool]
@@ -102,7 +119,8 @@ class AliasUpdater(Functionalizer):
         )
         self.trace.emit(prims.update_aliases, (aliases, (new,), rule), {}, outs)
         for v, old, out in zip(renamed, aliases, outs, strict=True):
-            if v.has_own_history and old.requires_grad and not out.requires_grad:
+            base = v if v.has_own_history else self.info.own_base(v.proxy.name)
+            if old.requires_grad and not out.requires_grad and base is not None and base.has_own_history:
                 kept = out.replace(name=self.trace.unique_name(f"{_base(v.proxy.name)}_w"), requires_grad=True)
                 self.trace.emit(prims.update_data, (old, out), {}, kept)
                 out = kept

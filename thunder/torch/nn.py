@@ -199,6 +199,16 @@ def threshold(input: TensorProxy, threshold: float, value: float, inplace: bool 
     return clang.where(clang.le(input, threshold), maybe_convert_to_dtype(value, input.dtype), input)
 
 
+@op(F.rrelu, torch.rrelu, samples="nn.functional.rrelu")
+def rrelu(
+    input: TensorProxy, lower: float = 1.0 / 8, upper: float = 1.0 / 3, training: bool = False, inplace: bool = False
+) -> TensorProxy:
+    """`input` where it is positive, else times the mean of `lower` and `upper` (in training, times a random slope)."""
+    if training:
+        raise NoDecompositionError("random slopes")
+    return _like(clang.where(clang.gt(input, 0), input, clang.mul(input, (lower + upper) / 2)), input)
+
+
 @op(F.glu, samples="nn.functional.glu")
 def glu(input: TensorProxy, dim: int = -1) -> TensorProxy:
     """The first half of `dim` times the sigmoid of the second."""

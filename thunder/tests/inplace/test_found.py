@@ -81,6 +81,34 @@ FOUND = {
     ),
     "gradient reads an input whose neighbour is written": (3, "v = y.sin(); x.add_(x); v.mul_(z); return v"),
     "gradient reads an input of shared memory that is written": (3, "v = y.sin(); y.add_(1); return v * z"),
+    "row of a detached view": (1, "v0 = x.detach(); v0.select(0, 0).mul_(x.select(0, 0)); return v0,"),
+    "views of a detached view, written in turn": (
+        1,
+        "v0 = x.detach(); w = v0.view(-1); w[1:].add_(z.sum()); u = v0.t(); u.mul_(z.sum()); return v0, u, w",
+    ),
+    "view of a detached view, and its base": (
+        1,
+        "v0 = x.detach(); w = v0.view(-1); w[1:].add_(z.sum()); x.mul_(2); return v0, w, x.sin()",
+    ),
+    "detached row of a detached view": (
+        1,
+        "v0 = x.detach(); w = v0[0].detach(); w[1:].add_(z.sum()); v0[1].mul_(z); return v0, w, x.sin()",
+    ),
+    "row of a detached row": (1, "v0 = x.detach()[0]; v0.mul_(z); v0[1:].zero_(); return v0"),
+    "views of a detached view, base written between": (
+        1,
+        "v0 = x.detach(); w = v0.view(-1); w[1:].add_(z.sum()); u = v0.t(); x.mul_(2); u.mul_(z.sum()); "
+        "x[0].mul_(z); return v0, w, u, x",
+    ),
+    "row of a detached view, in and out of no_grad": (
+        1,
+        "v0 = x.detach(); with torch.no_grad(): v0[0].mul_(3); v0[0].mul_(z); "
+        "with torch.no_grad(): v0[1].mul_(3); return v0, x.sin()",
+    ),
+    "two detached views, one in the other": (
+        1,
+        "a = y.detach(); b = a[0].detach(); a.mul_(x); b.mul_(z); a[1].mul_(z); return a, b, y",
+    ),
     "copied before it is written": (2, "x.copy_(y); y.sigmoid_(); return z"),
 }
 # Calls that read only the shape or dtype of `x`, which a write has made tracked, or have no gradient.
