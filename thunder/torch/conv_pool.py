@@ -219,12 +219,17 @@ def _max_pool(rank: int) -> Operation:
     ) -> TensorProxy:
         kernel, padding = _each_dim(kernel_size, rank), _each_dim(padding, rank)
         stride = kernel if stride is None or stride == () or stride == [] else _each_dim(stride, rank)
-        if return_indices or any(d != 1 for d in _each_dim(dilation, rank)):
-            raise NoDecompositionError("positions, or dilated windows")
-        _check_window(input, kernel, padding)
-        beyond = _beyond(input, kernel, stride, padding) if ceil_mode else [0] * rank
+        steps = _each_dim(dilation, rank)
+        if return_indices:
+            raise NoDecompositionError("positions of the largest elements")
+        spans = [(k - 1) * d + 1 for k, d in zip(kernel, steps, strict=True)]
+        _check_window(input, spans, padding)
+        beyond = _beyond(input, spans, stride, padding) if ceil_mode else [0] * rank
         high = [p + extra for p, extra in zip(padding, beyond, strict=True)]
-        windows = _windows(input, kernel, stride, padding, high, float("-inf"))
+        windows = _windows(input, spans, stride, padding, high, float("-inf"))
+        for n, (span, step) in enumerate(zip(spans, steps, strict=True)):
+            if step != 1:
+                windows = clang.slice_in_dim(windows, 0, span, step, windows.ndim - rank + n)
         if any(s == 0 for s in windows.shape):
             raise NoDecompositionError("the largest of no elements")
         return prims.amax(windows, tuple(range(windows.ndim - rank, windows.ndim)))

@@ -315,14 +315,48 @@ def _each(tensors: tuple, fn: Any) -> Any:
     return tuple(fn(a) for a in given)
 
 
+_PAD_MODES = ("constant", "reflect", "replicate", "circular")
+
+
+def _border_positions(mode: str, size: int, low: int, high: int, like: TensorProxy) -> TensorProxy:
+    """Which element each place of a padded dim shows."""
+    places = clang.arange(start=-low, stop=size + high, step=1, device=like.device, dtype=dtypes.int64)
+    if mode == "circular":
+        return clang.mod(places, size)
+    if mode == "reflect":
+        last = size - 1
+        return clang.sub(last, clang.abs(clang.sub(last, clang.abs(places))))
+    return clang.minimum(clang.maximum(places, 0), size - 1)
+
+
 @op(F.pad, samples="nn.functional.pad")
 def pad(input: TensorProxy, pad: Sequence[int], mode: str = "constant", value: Any = None) -> TensorProxy:
-    """`input` with elements of `value` (0) added, or cropped where negative; pairs (low, high) from the last dim on."""
-    if mode != "constant" or len(pad) % 2 or len(pad) > 2 * input.ndim:
+    """`input` with elements added, or cropped where negative; pairs (low, high) from the last dim on.
+
+    mode: "constant" adds `value` (0); "reflect", "replicate" and "circular" go on with the dim's own elements.
+    """
+    is_judged = mode == "circular" and any(n < 0 for n in pad)  # torch's own idea of what that means
+    if len(pad) % 2 or len(pad) > 2 * input.ndim or is_judged or mode not in _PAD_MODES:
         raise NoDecompositionError(f"padding by {mode}")
-    pairs = [(pad[n], pad[n + 1], 0) for n in range(0, len(pad), 2)]
-    pairs += [(0, 0, 0)] * (input.ndim - len(pairs))
-    return clang.pad(input, 0 if value is None else value, tuple(reversed(pairs)))
+    pairs = [(pad[n], pad[n + 1]) for n in range(0, len(pad), 2)]
+    if mode == "constant":
+        pairs += [(0, 0)] * (input.ndim - len(pairs))
+        config = tuple((low, high, 0) for low, high in reversed(pairs))
+        return clang.pad(input, 0 if value is None else value, config)
+    most = {"reflect": -1, "circular": 0}
+    out = input
+    for n, (low, high) in enumerate(pairs):
+        dim = input.ndim - 1 - n
+        size = input.shape[dim]
+        allowed = size + most[mode] if mode in most else max(low, high)
+        is_known = isinstance(size, int) and size > 0
+        if value is not None or not is_known or max(low, high) > allowed or low + high + size <= 0:
+            raise NoDecompositionError("forms that are torch's to judge")
+        if low or high:
+            out = clang.take(out, _border_positions(mode, size, low, high, input), dim)
+    if input.ndim not in (len(pairs) + 1, len(pairs) + 2) or out is input:
+        raise NoDecompositionError("forms that are torch's to judge")
+    return out
 
 
 def _triangle(a: TensorProxy, diagonal: int, lower: bool) -> TensorProxy:
