@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from thunder.core.errors import UnsupportedOpError
 from thunder.core.torch_compat import FakeTensorMode, HigherOrderOperator
 
 _REFUSALS = (
@@ -144,7 +145,15 @@ def refresh_examples(gm: fx.GraphModule, mode: FakeTensorMode, inputs: Sequence[
 
     Dynamo keeps one fake tensor for a value, whose shape is the last one for all of them.
     """
-    if any(n.op == "call_method" and n.target in _METADATA_METHODS for n in gm.graph.nodes):
+    changes = [n for n in gm.graph.nodes if n.op == "call_method" and n.target in _METADATA_METHODS]
+    examples = [n.meta.get("example_value") for n in gm.graph.nodes if n.op == "placeholder"]
+    for n in changes:
+        # The argument may have another name here: `x.to(x.dtype)` is x.
+        example = n.args[0].meta.get("example_value")  # type: ignore[union-attr]
+        if any(example is e for e in examples):
+            method = f"Tensor.{n.target}"
+            raise UnsupportedOpError(f"{method} changes the shape or strides of an input of the traced program")
+    if changes:
         with mode, torch.enable_grad():
             _Refresh(gm, garbage_collect_values=False).run(*inputs)
 

@@ -9,7 +9,7 @@ import torch
 
 import thunder
 from thunder.core.errors import UnsupportedOpError
-from thunder.tests.inplace.harness import every_rewrite
+from thunder.tests.inplace.harness import REWRITES, every_rewrite
 from thunder.tests.inplace.programs import GeneratedProgram
 from thunder.tests.inplace.test_generated import assert_equal, direct, run_both
 
@@ -122,7 +122,10 @@ FOUND |= {f"what reads no value of x: {call}": (5, f"x.add_(y); v = {call}; retu
 
 
 def program(name: str) -> GeneratedProgram:
-    inputs, lines = FOUND[name]
+    return _program(*FOUND[name])
+
+
+def _program(inputs: int, lines: str) -> GeneratedProgram:
     return GeneratedProgram("def f(x, y, z):\n    " + "\n    ".join(lines.split("; ")) + "\n", inputs)
 
 
@@ -143,8 +146,23 @@ def test_found_through_dynamo(name: str) -> None:
     assert_equal(found, *run_both(found, compile, through_dynamo=True))
 
 
+# name: (which inputs, lines of `f(x, y, z)`, what the error says)
+REFUSED = {
+    "mark_dirty on a folded view": (1, "v = x.unfold(1, 2, 1); return Dirty.apply(v), x", "element more than once"),
+    "shape of an input under another name": (
+        1,
+        "v = x.to(torch.float64); x.add_(y); v.transpose_(0, -1); return v",
+        "shape or strides of an input",
+    ),
+}
+
+
 @every_rewrite
-def test_mark_dirty_on_a_folded_view_is_refused(rewrite: str) -> None:
-    found = GeneratedProgram("def f(x, y, z):\n    v = x.unfold(1, 2, 1)\n    return Dirty.apply(v), x\n", 1)
-    with pytest.raises(UnsupportedOpError, match="shows an element more than once"):
+@pytest.mark.parametrize("name", list(REFUSED))
+def test_refused(name: str, rewrite: str) -> None:
+    inputs, lines, text = REFUSED[name]
+    found = _program(inputs, lines)
+    with pytest.raises(UnsupportedOpError, match=text):
         direct(rewrite)(found.function())(*found.arguments(1))
+    with pytest.raises(UnsupportedOpError, match=text):
+        thunder.jit(found.function(), **REWRITES[rewrite])(*found.arguments(1))
