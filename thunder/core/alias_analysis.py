@@ -10,6 +10,7 @@ import torch
 from thunder.core.prims.inplace import ViewChain
 from thunder.core.proxies import Layout, TensorProxy
 from thunder.core.symbol import BoundSymbol
+from thunder.torch.fakes import contiguous_strides
 
 
 @dataclass(eq=False)
@@ -240,3 +241,20 @@ def with_storage(p: TensorProxy, storage: int, offset: Any = None) -> TensorProx
     strides = layout.strides if layout is not None else ()
     where = (layout.offset if layout is not None else 0) if offset is None else offset
     return p.replace(name=p.name, layout=Layout(storage, strides, where))
+
+
+def is_same_window(a: TensorProxy, p: TensorProxy) -> bool:
+    """Whether `a` is `p` or another name for the same elements, which a write to `p` changes while it reads them."""
+    if a.name == p.name or a.layout is None or p.layout is None:
+        return a.name == p.name
+    return a.layout.storage == p.layout.storage and same_geometry(a, p)
+
+
+def has_known_strides(p: TensorProxy) -> bool:
+    """Whether a tensor's sizes and strides are numbers."""
+    return p.layout is not None and all(isinstance(s, int) for s in (*p.layout.strides, *p.shape))
+
+
+def is_row_major(p: TensorProxy) -> bool:
+    """Whether a tensor is contiguous, or nothing is known about how it lies in memory."""
+    return not has_known_strides(p) or p.layout.strides == contiguous_strides(tuple(p.shape))  # type: ignore[union-attr]

@@ -23,6 +23,9 @@ from thunder.core.alias_analysis import (
     Value,
     extent,
     has_internal_overlap,
+    has_known_strides,
+    is_row_major,
+    is_same_window,
     needs_strides,
     parent_of,
     same_geometry,
@@ -130,8 +133,7 @@ class Functionalizer:
         if known:
             self._returned_argument(node, args, kwargs)
             return
-        read = (*_tensors(args), *_tensors(kwargs))
-        captured = (*_tensors(node.args), *_tensors(node.kwargs))
+        read, captured = _tensors((args, kwargs)), _tensors((node.args, node.kwargs))
         tracked = any(a.requires_grad and not b.requires_grad for a, b in zip(read, captured, strict=True))
         output = self._retracked(node, args, kwargs) if tracked and NO_GRAD not in node.tags else node.output
         with origin(node.origin):
@@ -227,7 +229,7 @@ class Functionalizer:
         """Lays the new values of tensors out as the tensors are, since random numbers are drawn in that order."""
         for p in written:
             value, current = self.info.values.get(p.name), self.read(p)
-            if value is not None and current is not value.proxy and not _is_row_major(p):
+            if value is not None and current is not value.proxy and not is_row_major(p):
                 value.current = self._with_strides_of(p, current)
 
     def _is_folded(self, p: TensorProxy) -> bool:
@@ -239,12 +241,12 @@ class Functionalizer:
         root = self.info.values[self.info.storage_of(p.name).root].proxy  # type: ignore[union-attr]
         old = self.read(root)
         named = (*enumerate(node.args), *node.kwargs.items())
-        where = tuple(n for n, a in named if isinstance(a, TensorProxy) and _is_same_window(a, p))
+        where = tuple(n for n, a in named if isinstance(a, TensorProxy) and is_same_window(a, p))
         args = tree_map(self.read, tuple(None if n in where else a for n, a in enumerate(node.args)))
         kwargs = tree_map(self.read, {k: v for k, v in node.kwargs.items() if k not in where})
         is_seen = tracked and self.info.is_tracked(p.name)
         requires_grad = old.requires_grad or (
-            is_seen and any(t.requires_grad for t in (*_tensors(args), *_tensors(kwargs)))
+            is_seen and any(t.requires_grad for t in _tensors((args, kwargs)))
         )
         sym = prims.random_write_through if node.sym.traits.is_random else prims.write_through
         views = tree_map(self.read, self.info.view_chain(p.name))
@@ -352,7 +354,7 @@ class Functionalizer:
         """A copy of `src` that lies in memory as `dst` does."""
         wanted = dst.layout.strides if dst.layout is not None else None
         known = None if src.layout is None else src.layout.strides
-        if wanted == known or not _has_known_strides(dst):
+        if wanted == known or not has_known_strides(dst):
             return self._emit(symbol_for(torch.clone), (src,), like=dst, requires_grad=requires_grad)
         if wanted == contiguous_strides(tuple(dst.shape)) or has_internal_overlap(dst):
             kwargs = {"memory_format": torch.contiguous_format}
@@ -380,9 +382,9 @@ class Functionalizer:
         self._check_shape(node, out, target)
         if node.sym.traits.writes == ("out",):
             self._alias_result(node, target)
-            if not all(_is_row_major(t) for t in (target, *_tensors(node.args))) and _has_known_strides(target):
+            if not all(is_row_major(t) for t in (target, *_tensors(node.args))) and has_known_strides(target):
                 out = self._with_strides_of(target, out)
-        elif not _is_row_major(target) and not _keeps_strides(twin.fn):
+        elif not is_row_major(target) and not _keeps_strides(twin.fn):
             out = self._with_strides_of(target, out)
         return [out]
 
@@ -564,22 +566,6 @@ class Functionalizer:
             strides, offset = m.layout.strides, m.layout.offset - low  # type: ignore[union-attr]
             node = prims.strided_view.bind(base, m.shape, strides, offset, output=m)
             self.info.add_view(m, base.name, node, None, current=m, is_tracked=True)
-
-
-def _is_same_window(a: TensorProxy, p: TensorProxy) -> bool:
-    """Whether `a` is `p` or another name for the same elements, which a write to `p` changes while it reads them."""
-    if a.name == p.name or a.layout is None or p.layout is None:
-        return a.name == p.name
-    return a.layout.storage == p.layout.storage and same_geometry(a, p)
-
-
-def _has_known_strides(p: TensorProxy) -> bool:
-    return p.layout is not None and all(isinstance(s, int) for s in (*p.layout.strides, *p.shape))
-
-
-def _is_row_major(p: TensorProxy) -> bool:
-    """Whether a tensor is contiguous, or nothing is known about how it lies in memory."""
-    return not _has_known_strides(p) or p.layout.strides == contiguous_strides(tuple(p.shape))  # type: ignore[union-attr]
 
 
 # Pointwise to torch's tags, but their results lie otherwise in memory than their first argument.
