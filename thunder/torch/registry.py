@@ -58,7 +58,7 @@ def _is_data_dependent(op: OpOverload) -> bool:
 
 
 def _packet_traits(packet: OpOverloadPacket, name: str) -> Traits:
-    overloads = [getattr(packet, o) for o in packet.overloads()]
+    overloads = aten_overloads(packet)
     is_inplace_name = name.endswith("_") and not name.startswith("__")
     writes: tuple = (0,) if is_inplace_name and any(o._schema.is_mutable for o in overloads) else ()
     return Traits(
@@ -163,7 +163,7 @@ def _takes_sizes(name: str) -> bool:
     packet = aten_packet(name)
     if packet is None:
         return False
-    schemas = [getattr(packet, overload)._schema.arguments for overload in packet.overloads()]
+    schemas = [o._schema.arguments for o in aten_overloads(packet)]
     positional = [[a for a in arguments if not a.kwarg_only] for arguments in schemas]
     # The real type: a dtype, as in `x.view(dtype)`, is an int to the schema.
     if any(len(p) > 1 and str(p[1].real_type) in ("int", "SymInt") for p in positional):
@@ -188,7 +188,7 @@ def takes_tensor_first(name: str) -> bool:
     packet = aten_packet(name)
     if packet is None:
         return False
-    arguments = (getattr(packet, o)._schema.arguments for o in packet.overloads())
+    arguments = (o._schema.arguments for o in aten_overloads(packet))
     # The other overloads, as of lists and strings, are those of TorchScript.
     on_tensors = [a for a in arguments if any(str(x.type) in ("Tensor", "Optional[Tensor]") for x in a)]
     return bool(on_tensors) and all(a[0].name == "self" for a in on_tensors)

@@ -18,7 +18,7 @@ from thunder.core.torch_compat import OpOverload, aten_packet
 from thunder.core.trace import TraceCtx, from_trace
 from thunder.core.tracing import tracectx
 from thunder.core.transforms.markers import marked_values
-from thunder.torch.registry import symbol_for
+from thunder.torch.registry import aten_overloads, symbol_for
 
 _MAYBE_VIEWS = {"reshape", "contiguous", "to", "flatten", "view_as", "reshape_as", "_to_copy", "type_as", "expand_as"}
 
@@ -30,7 +30,7 @@ def _returns_views(fn: Any) -> bool:
         overloads = [fn]
     else:
         packet = aten_packet(getattr(fn, "__name__", ""))
-        overloads = [] if packet is None else [getattr(packet, name) for name in packet.overloads()]
+        overloads = [] if packet is None else aten_overloads(packet)
     returns = [r.alias_info for o in overloads for r in o._schema.returns]
     return any(alias is not None and not alias.is_write for alias in returns)
 
