@@ -89,6 +89,29 @@ def _repeatable(joint: TraceCtx, made_by: dict[str, BoundSymbol]) -> dict[str, B
     return {name: n for name, n in made_by.items() if name not in written and is_cheap(n)}
 
 
+def _stored_in_backward(joint: TraceCtx, repeatable: Mapping[str, BoundSymbol]) -> set[str]:
+    """The values that backward would have to store if it computed them again, since a node that is neither elementwise
+    nor a view (a matrix product, say) reads them or a view of them. No fuser makes that free: such a value costs a
+    kernel of its own and all its bytes.
+    """
+    nodes = joint.bound_symbols[:-1]
+    views = {o.name: n for n in nodes if may_be_view(n) for o in n.defined}
+    readers = (n for n in nodes if n.is_backward and not is_pointwise(n.sym.torch_fn) and not may_be_view(n))
+    pending = [p.name for n in readers for p in n.flat_proxy_args]
+    stored: set[str] = set()
+    seen: set[str] = set()
+    while pending:
+        name = pending.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        if name in views:
+            pending.extend(p.name for p in views[name].flat_proxy_args)
+        elif name in repeatable:
+            stored.add(name)
+    return stored
+
+
 def recomputed_producers(joint: TraceCtx, written: frozenset = frozenset()) -> dict[str, BoundSymbol]:
     """For each value that is cheaper computed again than saved, the forward node that makes it."""
     made_by = _forward_producers(joint)
@@ -96,7 +119,10 @@ def recomputed_producers(joint: TraceCtx, written: frozenset = frozenset()) -> d
     writes = {w.name for n in joint.bound_symbols[:-1] if not n.is_backward for w in n.written}
     if any(_has_unknown_size(p) for n in joint.bound_symbols for p in n.defined):
         return {}
-    network, reachable = _network(needed, _repeatable(joint, made_by), returned_names(joint) - written - writes)
+    repeatable = _repeatable(joint, made_by)
+    stored = _stored_in_backward(joint, repeatable)
+    again = {name: n for name, n in repeatable.items() if name not in stored}
+    network, reachable = _network(needed, again, returned_names(joint) - written - writes)
     if not reachable:
         return {}
     networkx = importlib.import_module("networkx")

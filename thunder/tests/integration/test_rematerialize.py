@@ -6,6 +6,8 @@ import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
 import thunder
+from thunder.benchmarks.measure import Step, saved_bytes
+from thunder.benchmarks.models import Workload
 from thunder.core.origin import BACKWARD, RECOMPUTE_IN_BACKWARD
 
 
@@ -21,25 +23,15 @@ class Gated(torch.nn.Module):
         return x + self.down(F.silu(h) * torch.sigmoid(h) + 1)
 
 
-def saved_bytes(fn, params, *args):
-    """Bytes of the storages that a call saves for backward, those of parameters and inputs left out."""
-    fn(*args)
-    known = {p.untyped_storage().data_ptr() for p in (*params, *args)}
-    storages = {}
-
-    def pack(t):
-        if t.untyped_storage().data_ptr() not in known:
-            storages[t.untyped_storage().data_ptr()] = t.untyped_storage().nbytes()
-        return t
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
-        out = fn(*args)
-    return sum(storages.values()), out
+def saved(compiled, module, x):
+    """Bytes that a call saves for backward, those of parameters and inputs left out."""
+    compiled(x)
+    return saved_bytes(Step(compiled, Workload(module, (x,), torch.sum)))
 
 
-def gradients(out, module):
+def gradients(compiled, module, x):
     module.zero_grad()
-    out.sum().backward()
+    compiled(x).sum().backward()
     return [p.grad.clone() for p in module.parameters()]
 
 
@@ -47,16 +39,30 @@ def test_rematerialize_saves_fewer_bytes_than_eager_and_than_min_cut_of_aot():
     torch.manual_seed(0)
     module = torch.nn.Sequential(Gated(), Gated())
     x = torch.randn(16, 8)
-    params = list(module.parameters())
-    eager, out = saved_bytes(module, params, x)
-    want = gradients(out, module)
-    aot, _ = saved_bytes(torch.compile(module, backend="aot_eager_decomp_partition"), params, x)
-    plain, out = saved_bytes(thunder.jit(module), params, x)
-    torch.testing.assert_close(gradients(out, module), want)
-    assert plain <= eager
-    least, out = saved_bytes(thunder.jit(module, rematerialize=True), params, x)
-    torch.testing.assert_close(gradients(out, module), want)
-    assert least <= aot < eager
+    aot = saved(torch.compile(module, backend="aot_eager"), module, x)
+    eager = saved(module, module, x)
+    plain, least = thunder.jit(module, rematerialize=False), thunder.jit(module)
+    want = gradients(module, module, x)
+    torch.testing.assert_close(gradients(plain, module, x), want)
+    torch.testing.assert_close(gradients(least, module, x), want)
+    assert saved(plain, module, x) <= eager
+    assert saved(least, module, x) <= aot < eager, (aot, eager)
+
+
+def recomputed(fn, *args):
+    """Names of the operations that run again in backward."""
+    compiled = thunder.jit(fn)
+    compiled(*args).sum().backward()
+    backward = thunder.last_backward_traces(compiled)[-1]
+    return [b.sym.name for b in backward.bound_symbols if RECOMPUTE_IN_BACKWARD in b.tags]
+
+
+def test_what_backward_would_have_to_store_is_saved():
+    """A product reads the gelu, so computing it again costs a kernel, and its bytes, all the same."""
+    x, w = torch.randn(4, 4, requires_grad=True), torch.randn(4, 4, requires_grad=True)
+    assert recomputed(lambda x, w: F.gelu(x) @ w, x, w) == []
+    assert recomputed(lambda x, w: F.gelu(x).view(2, 8).t().reshape(4, 4) @ w, x, w) == []
+    assert recomputed(lambda x, w: F.gelu(x) * w.sin(), x, w) != []
 
 
 def test_values_are_recomputed_from_what_they_were():
