@@ -20,6 +20,7 @@ from thunder.core.options import env
 from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
 from thunder.core.sizes import SYMBOLIC_TYPES, size_expression
 from thunder.core.symbol import BoundSymbol, Symbol, default_python_printer
+from thunder.core.torch_compat import aten_packet
 
 if TYPE_CHECKING:
     from thunder.core.trace import TraceCtx
@@ -165,9 +166,19 @@ def _collect_torch_paths() -> dict[Any, str]:
             if name.startswith("__") and root is not torch.Tensor:
                 continue
             value = getattr(root, name, None)
-            if callable(value) and _hashable(value):
+            if callable(value) and _hashable(value) and _is_better_path(paths.get(value, ""), where, name):
                 paths[value] = f"{where}.{name}"
     return paths
+
+
+def _is_better_path(known: str, where: str, name: str) -> bool:
+    """Whether to call a torch callable `where.name` and not `known`. The name under the later root is the public one;
+    of two aliases (torch.mm, torch.spmm) it is the one that is not private, or that is aten's.
+    """
+    root, _, known_name = known.rpartition(".")
+    if root != where or known_name.startswith("_"):
+        return True
+    return aten_packet(name) is not None and aten_packet(known_name) is None
 
 
 _TORCH_PATHS = _collect_torch_paths()

@@ -12,6 +12,7 @@ from thunder.core.torch_compat import OpOverload
 from thunder.core.torch_compat import no_autocast as no_autocast
 from thunder.extend.executor import ImplInfo, OperatorExecutor
 from thunder.extend.registry import add_always_executor, register_executor
+from thunder.torch.bindings import python_function
 
 
 class TorchExecutor(OperatorExecutor):
@@ -34,16 +35,17 @@ class TorchExecutor(OperatorExecutor):
 
 
 def _execution_symbol(ex: OperatorExecutor, sym: Symbol, fn: Any) -> Symbol:
-    path = dotted_path(fn)
+    called = (python_function(fn) or fn) if isinstance(fn, OpOverload) else fn
+    path = dotted_path(called)
     if path is None:
         module, name = None, sym.name.replace(".", "_")
-    elif isinstance(fn, OpOverload):  # "torch.ops.aten", "add.Tensor"
+    elif isinstance(called, OpOverload):  # "torch.ops.aten", "add.Tensor"
         module, packet, overload = path.rsplit(".", 2)
         name = f"{packet}.{overload}"
     else:
         module, name = path.rsplit(".", 1)
     return Symbol(
-        name=name, meta=sym.meta, id=sym.id, is_prim=True, tags=sym.tags, executor=ex, python_impl=fn, module=module,
+        name=name, meta=sym.meta, id=sym.id, is_prim=True, tags=sym.tags, executor=ex, python_impl=called, module=module,
         torch_fn=fn, traits=sym.traits,
     )  # fmt: skip
 

@@ -274,3 +274,8 @@ def test_annotated_code_shows_operations_to_profilers(monkeypatch):
         result = run(x, y)
     torch.testing.assert_close(result, x.sin() * y)
     assert {"sin model.py:7", "mul model.py:7"} <= {event.key for event in profile.key_averages()}
+
+
+def test_aliases_have_the_name_that_aten_has():
+    assert dotted_path(torch.mm) == dotted_path(torch.spmm) == "torch.mm"
+    assert dotted_path(torch.Tensor.__abs__) == "torch.Tensor.abs"
