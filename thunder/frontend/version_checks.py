@@ -74,7 +74,8 @@ def _has_history(t: torch.Tensor) -> bool:
 
 def _error_of(roots: list[torch.Tensor]) -> RuntimeError | None:
     try:
-        torch.autograd.backward(roots, [torch.empty_like(t) for t in roots], retain_graph=True)
+        with torch.autograd.set_detect_anomaly(False):  # which reads gradients to find NaN in them
+            torch.autograd.backward(roots, [torch.empty_like(t) for t in roots], retain_graph=True)
     except RuntimeError as e:
         return type(e)(str(e)) if any(text in str(e) for text in _REFUSALS) else None
     return None

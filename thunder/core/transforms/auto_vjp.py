@@ -224,6 +224,7 @@ def _record(fn: Callable, flat: list, spec: Any, wanted: Sequence[bool], *, row_
         quiet_autocast(),
         torch.enable_grad(),
         _default_saving(),
+        torch.autograd.set_detect_anomaly(False),  # which reads gradients to find NaN in them
         unseeded,
         symbolic_dispatch(flat),
     ):
