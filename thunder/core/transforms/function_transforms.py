@@ -12,48 +12,78 @@ from thunder.core import prims
 from thunder.core.dtypes import is_inexact_dtype
 from thunder.core.errors import ThunderTypeError, ThunderValueError
 from thunder.core.proxies import Proxy, TensorProxy
-from thunder.core.pytree import tree_flatten, tree_map, tree_unflatten
+from thunder.core.pytree import tree_flatten, tree_unflatten
+from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx, get_tracectx
 from thunder.core.tracing import tracectx
 from thunder.core.transforms.autodiff import joint_trace
 from thunder.torch.registry import symbol_for
 
 
-def _joint_of(fn: Callable, flat: list[Any], spec: Any) -> tuple[TraceCtx, list[Any], Any]:
-    """The joint trace of `fn`, the proxies that stand for its floating-point inputs, and the structure of its result.
+class JointFunction:
+    """A function's forward and backward, to be put into the current trace at two places.
+
+    out_spec: the structure of the function's result.
     """
-    trace = TraceCtx(name="inner")
-    inner: list[Any] = []
-    with tracectx(trace):
-        for v in flat:
-            if isinstance(v, TensorProxy):
-                v = v.replace(name=trace.make_name(prefix="t"), requires_grad=is_inexact_dtype(v.dtype))
-            inner.append(v)
-        trace.args = tuple(v for v in inner if isinstance(v, TensorProxy))
-        args, kwargs = tree_unflatten(inner, spec)
-        result = fn(*args, **kwargs)
-        outs, out_spec = tree_flatten(result)
-        trace.emit(prims.python_return, (tuple(outs),), {}, None)
-    return joint_trace(trace), inner, out_spec
+
+    def __init__(self, fn: Callable, flat: list[Any], spec: Any):
+        """Differentiates `fn` with respect to its floating-point inputs.
+
+        Args:
+            flat: the leaves of its (args, kwargs).
+            spec: their structure.
+        """
+        trace = TraceCtx(name="inner")
+        self._inner: list[Any] = []
+        with tracectx(trace):
+            for v in flat:
+                if isinstance(v, TensorProxy):
+                    v = v.replace(name=trace.make_name(prefix="t"), requires_grad=is_inexact_dtype(v.dtype))
+                self._inner.append(v)
+            trace.args = tuple(v for v in self._inner if isinstance(v, TensorProxy))
+            args, kwargs = tree_unflatten(self._inner, spec)
+            outs, self.out_spec = tree_flatten(fn(*args, **kwargs))
+            trace.emit(prims.python_return, (tuple(outs),), {}, None)
+        joint = joint_trace(trace)
+        self._outputs, self._grads = joint.bound_symbols[-1].args
+        nodes = joint.bound_symbols[:-1]
+        self._forward = [n for n in nodes if not n.is_backward]
+        self._entries = {n.args[0].name: n.output.name for n in nodes if n.sym is prims.get_grad}
+        self._backward = [n for n in nodes if n.is_backward and n.sym is not prims.get_grad]
+        made = {o.name for n in self._backward for o in n.defined} | set(self._entries.values())
+        read = [p.name for n in self._backward for p in n.flat_proxy_args]
+        read += [g.name for g in self._grads if isinstance(g, Proxy)]
+        self._residuals = list(dict.fromkeys(name for name in read if name not in made))
+
+    @property
+    def n_outputs(self) -> int:
+        return len(self._outputs)
+
+    def forward(self, flat: list[Any]) -> tuple[list[Any], list[Any]]:
+        """Adds the forward for inputs like those it was made for; gives the outputs and what `backward` needs."""
+        env = {p.name: v for p, v in zip(self._inner, flat, strict=True) if isinstance(p, TensorProxy)}
+        _replay(self._forward, env)
+        return [_read(env, o) for o in self._outputs], [env[name] for name in self._residuals]
+
+    def backward(self, residuals: Sequence[Any], cotangents: Sequence[Any]) -> list[Any]:
+        """Adds the backward for one cotangent per output; gives one gradient, or None, per tensor among the inputs."""
+        env = dict(zip(self._residuals, residuals, strict=True))
+        for o, g in zip(self._outputs, cotangents, strict=True):
+            if isinstance(o, Proxy) and o.name in self._entries:
+                env.setdefault(self._entries[o.name], g)
+        _replay(self._backward, env)
+        return [_read(env, g) for g in self._grads]
 
 
-def _inline(joint: TraceCtx, flat: list[Any], inner: list[Any], cotangents: Callable[[int, TensorProxy], Any]) -> tuple:
-    """Adds a joint trace to the current one; gives its outputs and gradients."""
+def _replay(nodes: list[BoundSymbol], env: dict[str, Any]) -> None:
+    """Adds nodes to the current trace under new names. `env`: the values of what they read; what they make is added."""
     trace = get_tracectx()
     if trace is None:
-        raise ThunderTypeError("vjp, value_and_grad and grad of a function work while a trace is being built")
-    env: dict[str, Any] = {p.name: v for p, v in zip(inner, flat, strict=True) if isinstance(p, TensorProxy)}
-    outputs, grads = joint.bound_symbols[-1].args
-    positions = {o.name: n for n, o in reversed(list(enumerate(outputs))) if isinstance(o, Proxy)}
-    for node in joint.bound_symbols[:-1]:
-        if node.sym is prims.get_grad:
-            name = node.args[0].name
-            env[node.output.name] = cotangents(positions[name], tree_map(lambda x: _read(env, x), node.args[0]))
-            continue
+        raise ThunderTypeError("the gradient of a function of operations can be taken while a trace is being built")
+    for node in nodes:
         made = {o.name: o.replace(name=trace.unique_name(o.name), requires_grad=False) for o in node.defined}
         trace.add_bound_symbol(node.renamed(env, outputs=False).renamed(made, inputs=False))
         env.update(made)
-    return tuple(_read(env, o) for o in outputs), tuple(_read(env, g) for g in grads)
 
 
 def _read(env: dict[str, Any], x: Any) -> Any:
@@ -88,13 +118,12 @@ def vjp(func: Callable) -> Callable:
         primals = primals if isinstance(primals, tuple | list) else (primals,)
         given = list(cotangents) if isinstance(cotangents, tuple | list) else [cotangents]
         flat, spec = tree_flatten((tuple(primals), kwargs))
-        joint, inner, out_spec = _joint_of(func, flat, spec)
-        count = len(joint.bound_symbols[-1].args[0])
-        if len(given) != count:
-            raise ThunderValueError(f"vjp: {len(given)} cotangents given, {count} expected, one per output")
-        outputs, grads = _inline(joint, flat, inner, lambda n, o: given[n])
-        paired = tree_unflatten(_gradients(flat, grads), spec)
-        return tree_unflatten(list(outputs), out_spec), paired[0]
+        joint = JointFunction(func, flat, spec)
+        if len(given) != joint.n_outputs:
+            raise ThunderValueError(f"vjp: {len(given)} cotangents given, {joint.n_outputs} expected, one per output")
+        outputs, residuals = joint.forward(flat)
+        paired = tree_unflatten(_gradients(flat, joint.backward(residuals, given)), spec)
+        return tree_unflatten(outputs, joint.out_spec), paired[0]
 
     return transformed
 
@@ -109,10 +138,11 @@ def value_and_grad(func: Callable) -> Callable:
     @wraps(func)
     def transformed(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
         flat, spec = tree_flatten((args, kwargs))
-        joint, inner, out_spec = _joint_of(func, flat, spec)
-        outputs, grads = _inline(joint, flat, inner, lambda n, o: symbol_for(torch.ones_like)(o))
-        paired = tree_unflatten(_gradients(flat, grads), spec)
-        return tree_unflatten(list(outputs), out_spec), (paired if kwargs else paired[0])
+        joint = JointFunction(func, flat, spec)
+        outputs, residuals = joint.forward(flat)
+        ones = [symbol_for(torch.ones_like)(o) if isinstance(o, TensorProxy) else None for o in outputs]
+        paired = tree_unflatten(_gradients(flat, joint.backward(residuals, ones)), spec)
+        return tree_unflatten(outputs, joint.out_spec), (paired if kwargs else paired[0])
 
     return transformed
 

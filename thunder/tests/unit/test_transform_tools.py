@@ -8,7 +8,7 @@ from thunder.core import prims
 from thunder.core.errors import ThunderTypeError, ThunderValueError
 from thunder.core.patterns import Pattern, bind_names
 from thunder.core.symbol import BoundSymbolTag
-from thunder.core.trace import tracectx
+from thunder.core.trace import from_trace, tracectx
 from thunder.core.transform_common import dce_bsyms
 from thunder.core.transforms import (
     TOPOSORT_ORDER,
@@ -23,6 +23,11 @@ from thunder.core.transforms import (
     vjp,
 )
 from thunder.core.utils import ProxyDict, consumers, find_producer_symbols, producers, producers_and_consumers
+from thunder.core.vjp_utils import (
+    get_saved_for_backward_tensors,
+    make_aug_forward_and_backward,
+    set_saved_for_backward_tensors,
+)
 from thunder.executors.passes import transform_for_execution
 from thunder.extend import resolve_executors
 
@@ -124,6 +129,47 @@ def test_value_and_grad_inside_a_trace():
     value, grads = run(traced(f, x, torch.tensor(2.0)), x, torch.tensor(2.0))
     torch.testing.assert_close(value, (x * 2).exp().sum())
     torch.testing.assert_close(grads[0], 2 * (x * 2).exp())
+
+
+@pytest.mark.parametrize("fn", [torch.sin, torch.mul, torch.nn.functional.silu])
+def test_augmented_forward_and_backward_of_an_operation(fn):
+    args = [torch.rand(3, dtype=torch.float64, requires_grad=True) for _ in range(2 if fn is torch.mul else 1)]
+    node = next(n for n in traced(fn, *args).bound_symbols if n.sym.torch_fn is fn)
+    forward, backward = make_aug_forward_and_backward(node)
+
+    def f(*args):
+        result, residuals = forward(*args)
+        return result, backward(*residuals, result)
+
+    result, grads = run(traced(f, *args), *args)
+    expected = fn(*args)
+    torch.testing.assert_close(result, expected)
+    expected.backward(expected.detach())
+    torch.testing.assert_close(list(grads) if len(args) > 1 else [grads], [a.grad for a in args])
+
+
+def test_backward_before_its_forward():
+    x = torch.rand(3)
+    node = next(n for n in traced(torch.sin, x).bound_symbols if n.sym.torch_fn is torch.sin)
+    with pytest.raises(ThunderValueError, match="before its augmented forward"):
+        make_aug_forward_and_backward(node)[1](x)
+
+
+def test_saved_tensors_of_a_trace():
+    compiled = thunder.jit(lambda x: x.sin().exp())
+    compiled(torch.rand(3, requires_grad=True))
+    trace = thunder.last_traces(compiled)[-1]
+    saved = get_saved_for_backward_tensors(trace)
+    assert saved and {p.name for p in saved} <= {o.name for n in trace.bound_symbols for o in n.defined} | {"x"}
+    copied = from_trace(trace)
+    copied.bound_symbols = list(trace.bound_symbols)
+    set_saved_for_backward_tensors(copied, saved[:1])
+    assert get_saved_for_backward_tensors(copied) == saved[:1]
+    assert get_saved_for_backward_tensors(trace) == saved
+    with pytest.raises(ThunderValueError, match="does not define"):
+        set_saved_for_backward_tensors(copied, [saved[0].replace(name="elsewhere")])
+    with pytest.raises(ThunderTypeError, match="forward trace"):
+        get_saved_for_backward_tensors(thunder.last_backward_traces(compiled)[-1])
 
 
 def test_wrong_number_of_cotangents():
