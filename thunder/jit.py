@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from thunder.core.compile_data import compile_data_and_stats
 from thunder.core.errors import OpaqueRegionError, ThunderRuntimeError, ThunderTypeError, ThunderValueError
 from thunder.core.log import get_logger
 from thunder.core.options import (
@@ -147,7 +148,8 @@ class _Compiled:
         """One attempt of Dynamo at a program, and all that follows until it can run."""
         self._call.failed_guards, self._call.program, self._call.sharp_edges = [], None, []
         start = self._call.capture_start = time.perf_counter_ns()
-        with dynamo_compat().capture_setting(), StatusLine(f"compiling {self.name}"):
+        current = compile_data_and_stats(self.data, self.stats)
+        with dynamo_compat().capture_setting(), StatusLine(f"compiling {self.name}"), current:
             try:
                 result = capture()
             except Exception:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from thunder.core.compile_data import compile_options
 from thunder.core.log import get_logger
 from thunder.core.options import CompileOptions, env
 from thunder.core.origin import origin
@@ -56,7 +57,7 @@ def run_pass(p: Pass, trace: TraceCtx, ctx: PassContext) -> TraceCtx:
     if label in disabled:
         return trace
     start = time.perf_counter_ns()
-    with origin(pass_name=label):
+    with origin(pass_name=label), compile_options(ctx.options):
         new = p.fn(trace, ctx) if isinstance(p, FunctionPass) else p.apply(trace, ctx)
     elapsed = time.perf_counter_ns() - start
     ctx.phase_ns[label] = ctx.phase_ns.get(label, 0) + elapsed

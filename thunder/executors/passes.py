@@ -94,9 +94,8 @@ class Fusion(Pass):
         fusers = [ex for ex in ctx.executors if isinstance(ex, FusionExecutor)]
         if not fusers:
             return trace
-        with compile_options(ctx.options):
-            for ex in fusers:
-                trace = ex.fusion_pass(trace)
+        for ex in fusers:
+            trace = ex.fusion_pass(trace)
         operators = [ex for ex in ctx.executors if not isinstance(ex, FusionExecutor)]
         return TransformForExecution().apply(trace, PassContext(ctx.options, operators))
 
@@ -104,7 +103,8 @@ class Fusion(Pass):
 def transform_for_execution(trace: TraceCtx, executors_list: Sequence[Executor]) -> TraceCtx:
     """`trace` with every node executed by somebody."""
     ctx = PassContext(executors=executors_list)
-    return Fusion().apply(TransformForExecution().apply(trace, ctx), ctx)
+    with compile_options(ctx.options):
+        return Fusion().apply(TransformForExecution().apply(trace, ctx), ctx)
 
 
 __all__ = ["Fusion", "TransformForExecution", "del_last_used", "transform_for_execution"]

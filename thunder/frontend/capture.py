@@ -13,6 +13,7 @@ from torch import fx
 
 from thunder.core import prims
 from thunder.core.alias_analysis import input_overlap_pattern, with_storage
+from thunder.core.compile_data import compile_options
 from thunder.core.options import CompileOptions
 from thunder.core.passes import PassContext
 from thunder.core.proxies import TensorProxy
@@ -161,7 +162,7 @@ class CompiledGraph:
         start = time.perf_counter_ns()
         settings = self.settings
         ctx = PassContext(settings.options, settings.executors)
-        with without_saved_tensor_hooks():
+        with without_saved_tensor_hooks(), compile_options(settings.options):
             trace = self._lower(pattern)
             ctx.phase_ns["lowering"] = time.perf_counter_ns() - start
             differentiable = self._is_tracked and not settings.disable_torch_autograd

@@ -12,10 +12,13 @@ import torch
 from torch import nn
 
 import thunder
+import thunder.torch as ltorch
+from thunder.core.compile_data import get_compile_data, get_compile_option
 from thunder.core.errors import GuardError
 from thunder.core.trace import TraceCtx
 from thunder.core.transform_common import Transform
 from thunder.core.transforms import add_transform
+from thunder.extend import FusionExecutor, OperatorExecutor
 from thunder.frontend.status import StatusLine
 
 X = torch.ones(2, 3)
@@ -340,3 +343,48 @@ def test_transform_of_parameters_and_state_dicts():
     assert list(compiled.original_state_dict(prefix="net.")) == ["net.weight"]
     compiled.load_original_state_dict({"weight": weight + 1})
     torch.testing.assert_close(compiled.state_dict()["weight"], (weight + 1) * 2)
+
+
+def test_compile_options_are_there_for_whatever_takes_part_in_a_compilation():
+    seen = {}
+
+    def note(where):
+        seen[where] = (get_compile_option("sdpa_debug", "for this test"), get_compile_data() is not None)
+
+    class Noted(thunder.Transform):
+        def transform_traces_pre_prologue(self, prologue, computation, epilogue, **kwargs):
+            note("transform")
+            return prologue, computation, epilogue
+
+        def transform_trace_post_optimization(self, computation, **kwargs):
+            note("final transform")
+            return computation
+
+    class Fuser(FusionExecutor):
+        def fusion_pass(self, trace):
+            note("fuser")
+            return trace
+
+    ex = OperatorExecutor("noted")
+
+    def checker(x):
+        note("checker")
+        return True
+
+    def sine_vjp(x):
+        note("gradient rule")
+        return ltorch.sin(x), lambda g: g * ltorch.cos(x)
+
+    ex.implements(torch.sin, torch.sin, checker=checker, vjp=sine_vjp)
+    replaced = ex.register_operator("replaced", like=torch.cos, fn=torch.cos, replaces=torch.cos)
+    ex.register_implementation(replaced, replaced, checker=lambda x: note("replacement's checker") or True)
+    compiled = thunder.jit(
+        lambda x: (x.sin(), torch.cos(x).detach()),
+        executors=[ex, Fuser("noting")],
+        transforms=[Noted()],
+        sdpa_debug=True,
+    )
+    compiled(torch.rand(3, requires_grad=True))
+    places = {"transform", "final transform", "fuser", "checker", "gradient rule", "replacement's checker"}
+    assert seen == dict.fromkeys(places, (True, True))
+    assert get_compile_data() is None
