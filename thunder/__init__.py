@@ -3,6 +3,7 @@
 from thunder import clang, numpy, torch
 from thunder.__about__ import __version__
 from thunder.core import devices, dtypes, prims
+from thunder.core.compile_data import compile_data_and_stats
 from thunder.core.dtypes import (
     bfloat16,
     bool8,
@@ -37,8 +38,10 @@ from thunder.core.proxies import (
 from thunder.core.trace import TraceCtx
 from thunder.core.transform_base import Transform
 from thunder.core.transforms.function_transforms import grad
+from thunder.executors.custom_op_ex import custom_op_ex as custom_op_executor
 from thunder.executors.inductorex import torch_compile_ex as torch_compile_executor
 from thunder.executors.pythonex import ex as pythonex
+from thunder.executors.sdpaex import sdpa_ex as sdpa_executor
 from thunder.executors.torchex import ex as pytorch_executor
 from thunder.extend import (
     Executor,
@@ -77,12 +80,12 @@ nvfuser_executor = cudnn_executor = apex_executor = None
 __all__ = [
     "AnyProxy", "CACHE_OPTIONS", "CompileData", "CompileStats", "ComplexProxy", "DebugOptions", "Executor",
     "FloatProxy", "IntegerProxy", "NumberProxy", "Plugin", "Proxy", "Recipe", "SHARP_EDGES_OPTIONS", "StringProxy",
-    "TensorProxy", "ThunderModule", "TraceCtx", "Transform", "__version__", "add_executor_lists", "bfloat16",
-    "bool8", "cache_hits", "cache_misses", "cache_option", "clang", "compile", "compile_data", "compile_stats",
-    "complex128", "complex32", "complex64", "devices", "dtypes", "float16", "float32", "float64", "float8_e4m3fn",
-    "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "get_all_executors", "get_always_executors",
-    "get_auto_registered_torch_op_names", "get_default_executors", "get_executor", "grad", "int16", "int32", "int64",
-    "int8", "jit", "last_backward_traces", "last_compile_options", "last_prologue_traces", "last_traces",
-    "list_transforms", "numpy", "prims", "pythonex", "pytorch_executor", "resolve_executors", "torch", "trace",
-    "torch_compile_executor", "uint8",
+    "TensorProxy", "ThunderModule", "TraceCtx", "Transform", "__version__", "add_executor_lists", "bfloat16", "bool8",
+    "cache_hits", "cache_misses", "cache_option", "clang", "compile", "compile_data", "compile_data_and_stats",
+    "compile_stats", "complex128", "complex32", "complex64", "custom_op_executor", "devices", "dtypes", "float16",
+    "float32", "float64", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "get_all_executors",
+    "get_always_executors", "get_auto_registered_torch_op_names", "get_default_executors", "get_executor", "grad",
+    "int16", "int32", "int64", "int8", "jit", "last_backward_traces", "last_compile_options", "last_prologue_traces",
+    "last_traces", "list_transforms", "numpy", "prims", "pythonex", "pytorch_executor", "resolve_executors",
+    "sdpa_executor", "torch", "torch_compile_executor", "trace", "uint8",
 ]  # fmt: skip

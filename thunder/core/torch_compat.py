@@ -30,6 +30,7 @@ __all__ = [
     "tracing_fake_mode",
 ]  # fmt: skip
 
+
 def _module(name: str) -> Any:
     """A module of torch that takes seconds to import, when it is needed."""
     return importlib.import_module(name)
@@ -165,6 +166,11 @@ def aten_packet(name: str) -> OpOverloadPacket | None:
         return found if isinstance(found, OpOverloadPacket) else None
     except (AttributeError, RuntimeError):
         return None
+
+
+def overload_of(custom_op: Any) -> OpOverload:
+    """What the dispatcher has of a `torch.library.custom_op`."""
+    return custom_op._opoverload
 
 
 def is_mutable(op: OpOverload) -> bool:

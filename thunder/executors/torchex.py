@@ -45,8 +45,8 @@ def _execution_symbol(ex: OperatorExecutor, sym: Symbol, fn: Any) -> Symbol:
     else:
         module, name = path.rsplit(".", 1)
     return Symbol(
-        name=name, meta=sym.meta, id=sym.id, is_prim=True, tags=sym.tags, executor=ex, python_impl=called, module=module,
-        torch_fn=fn, traits=sym.traits,
+        name=name, meta=sym.meta, id=sym.id, is_prim=True, tags=sym.tags, executor=ex, python_impl=called,
+        module=module, torch_fn=fn, traits=sym.traits,
     )  # fmt: skip
 
 

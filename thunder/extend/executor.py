@@ -227,6 +227,10 @@ class OperatorExecutor(Executor):
             raise ThunderTypeError("register_implementation takes grad_transform or vjp, not both")
         self._implmap[symbol_key(sym_or_id)] = ImplInfo(op, checker, execution_transform, grad_transform, vjp)
 
+    def forget(self, sym_or_id: Any) -> None:
+        """Undoes `register_implementation`; nothing happens where there was none."""
+        self._implmap.pop(symbol_key(sym_or_id), None)
+
     def implements(
         self, sym_or_id: Any, fn: Callable, *, checker: Callable | None = None, vjp: Callable | None = None
     ) -> Symbol:

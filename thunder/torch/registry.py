@@ -41,6 +41,11 @@ def register_symbol(sym: Symbol, *callables: Any) -> Symbol:
     return sym
 
 
+def forget_symbol(fn: Any) -> None:
+    """Undoes `register_symbol` for a torch callable: its symbol is made from torch again when it is next met."""
+    _torch_to_thunder_function_map.pop(fn, None)
+
+
 def _schema_writes(op: OpOverload) -> tuple[int | str, ...]:
     writes: list[int | str] = []
     for n, argument in enumerate(op._schema.arguments):

@@ -113,7 +113,7 @@ def _compare_samples(comparing, info, dtype):
 
 
 @pytest.mark.parametrize(
-    ("op", "fn"),
+    "op, fn",
     [
         (torch.ops.aten.mm.default, torch.mm),
         (torch.ops.aten.expand.default, torch.Tensor.expand),

@@ -108,6 +108,7 @@ FACADES: frozenset[str] = frozenset(
         "thunder.core.vjp_utils",
         "thunder.executors.data_dependent_partition",
         "thunder.executors.torch_compile",
+        "thunder.torch.custom_op",
     }
 )
 

@@ -160,7 +160,8 @@ def test_saved_tensors_of_a_trace():
     compiled(torch.rand(3, requires_grad=True))
     trace = thunder.last_traces(compiled)[-1]
     saved = get_saved_for_backward_tensors(trace)
-    assert saved and {p.name for p in saved} <= {o.name for n in trace.bound_symbols for o in n.defined} | {"x"}
+    assert saved
+    assert {p.name for p in saved} <= {o.name for n in trace.bound_symbols for o in n.defined} | {"x"}
     copied = from_trace(trace)
     copied.bound_symbols = list(trace.bound_symbols)
     set_saved_for_backward_tensors(copied, saved[:1])
