@@ -96,3 +96,17 @@ def find_producer_symbols(
         found[id(node)] = node
         waiting.extend(a for a in node.flat_proxy_args if a.name not in stops)
     return tuple(node for node in trace.bound_symbols if id(node) in found)
+
+
+def order_proxies(bsyms: Sequence[BoundSymbol]) -> dict[str, int]:
+    """Proxy names in the order in which they are first met, arguments of a node before its outputs, numbered from 0."""
+    names = (p.name for b in bsyms for p in (*b.flat_proxy_args, *b.flat_proxy_outs))
+    return {name: n for n, name in enumerate(dict.fromkeys(names))}
+
+
+def canonicalize_proxies(bsyms: Sequence[BoundSymbol]) -> list[BoundSymbol]:
+    """The nodes with each proxy named by when it is first met, p0, p1, ...: equal for programs that differ in names."""
+    order = order_proxies(bsyms)
+    proxies = {p.name: p for b in bsyms for p in (*b.flat_proxy_args, *b.flat_proxy_outs)}
+    new = {name: proxies[name].replace(name=f"p{n}") for name, n in order.items()}
+    return [b.renamed(new) for b in bsyms]

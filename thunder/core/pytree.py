@@ -177,3 +177,20 @@ def _register_builtin_nodes() -> None:
 
 
 _register_builtin_nodes()
+
+
+def flatten_func(
+    func: Callable, args: Sequence[Any], kwargs: dict[str, Any]
+) -> tuple[Callable, list[Any], PyTreeSpec]:
+    """`func` as a function of the leaves of one call's (args, kwargs), these leaves, and their structure.
+
+    The function takes as many positional arguments as there are leaves, and gives what `func` gives.
+    """
+    flat, spec = tree_flatten((tuple(args), dict(kwargs)))
+
+    @functools.wraps(func)
+    def flat_func(*leaves: Any) -> Any:
+        inner_args, inner_kwargs = tree_unflatten(list(leaves), spec)
+        return func(*inner_args, **inner_kwargs)
+
+    return flat_func, flat, spec

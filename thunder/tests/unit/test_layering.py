@@ -29,6 +29,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "thunder.core.dynamo_compat",
         "thunder.core.codeutils",
         "thunder.core.compile_data",
+        "thunder.core.profile",
     ),
     "L2 IR": (
         "thunder.core.origin",

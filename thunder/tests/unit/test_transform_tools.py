@@ -7,9 +7,10 @@ import thunder
 from thunder.core import prims
 from thunder.core.errors import ThunderTypeError, ThunderValueError
 from thunder.core.patterns import Pattern, bind_names
+from thunder.core.profile import add_markers, annotate_for_profile, profiling_enabled
 from thunder.core.symbol import BoundSymbolTag
 from thunder.core.trace import from_trace, tracectx
-from thunder.core.transform_common import dce_bsyms
+from thunder.core.transform_common import canonicalize_proxies, dce_bsyms, order_proxies
 from thunder.core.transforms import (
     TOPOSORT_ORDER,
     VISIT_TYPE,
@@ -22,7 +23,14 @@ from thunder.core.transforms import (
     visitor_transform,
     vjp,
 )
-from thunder.core.utils import ProxyDict, consumers, find_producer_symbols, producers, producers_and_consumers
+from thunder.core.utils import (
+    ProxyDict,
+    consumers,
+    find_producer_symbols,
+    flatten_func,
+    producers,
+    producers_and_consumers,
+)
 from thunder.core.vjp_utils import (
     get_saved_for_backward_tensors,
     make_aug_forward_and_backward,
@@ -361,3 +369,43 @@ def test_grad_errors():
         grad(torch.sin)
     with pytest.raises(RuntimeError):
         grad(thunder.jit(torch.sin))(torch.rand(3))
+
+
+def test_canonical_names():
+    x = torch.rand(3)
+    programs = (lambda a: (a.sin() + a).cos(), lambda b: (b.sin() + b).cos())
+    one, other = (traced(f, x).bound_symbols[1:-1] for f in programs)
+    assert one[0].flat_proxy_args[0].name != other[0].flat_proxy_args[0].name
+    canonical = canonicalize_proxies(one)
+    assert [str(b) for b in canonical] == [str(b) for b in canonicalize_proxies(other)]
+    assert order_proxies(canonical) == {"p0": 0, "p1": 1, "p2": 2, "p3": 3}
+    assert [b.origin for b in canonical] == [b.origin for b in one]
+
+
+def test_flatten_func():
+    def f(a, *, b):
+        return a[0] - b["c"]
+
+    flat_f, flat, spec = flatten_func(f, ((5, 1),), {"b": {"c": 3}})
+    assert flat == [5, 1, 3]
+    assert flat_f(*flat) == 2
+    assert flat_f.__name__ == "f"
+    assert spec.num_leaves == 3
+
+
+@pytest.mark.parametrize("enabled", [False, True])
+def test_marks_for_profilers(monkeypatch, enabled):
+    monkeypatch.setenv("THUNDER_ANNOTATE_TRACES", "1" if enabled else "0")
+
+    @annotate_for_profile("a function of mine")
+    def f(x):
+        with annotate_for_profile("a block of mine"):
+            return x.sin()
+
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        f(torch.rand(3))
+    found = {e.name for e in profile.events()}
+    assert ({"a function of mine", "a block of mine"} <= found) == enabled
+    assert profiling_enabled() == enabled
+    with pytest.raises(ValueError, match="one line"), add_markers("two\nlines"):
+        pass
