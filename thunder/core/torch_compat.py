@@ -15,19 +15,22 @@ import torch
 from torch._dispatch.python import enable_python_dispatcher
 from torch._guards import TracingContext, tracing
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
-from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+)
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import SequenceKey
 
 __all__ = [
-    "SequenceKey", "allow_in_graph", "allowed_later", "dynamo_compat", "enable_python_dispatcher",
-    "guard_or_false", "guard_or_true", "method_key",
-    "DataDependentOutputException", "FakeTensor", "FakeTensorMode", "HigherOrderOperator", "OpOverload",
-    "OpOverloadPacket", "TorchDispatchMode",
-    "aten_packet", "compile_with_inductor", "expression_of",
-    "fake_mode_of_tracing", "guards_of_capture", "is_functorch_value", "is_mutable", "load_inductor_artifact",
-    "no_autocast", "source_of_input", "storage_key", "without_saved_tensor_hooks",
-    "tracing_fake_mode",
+    "DataDependentOutputException", "DynamicOutputShapeException", "FakeTensor", "FakeTensorMode",
+    "HigherOrderOperator", "OpOverload", "OpOverloadPacket", "SequenceKey", "TorchDispatchMode", "allow_in_graph",
+    "allowed_later", "aten_packet", "compile_with_inductor", "dynamo_compat", "enable_python_dispatcher",
+    "expression_of", "fake_mode_of_tracing", "guard_or_false", "guard_or_true", "guards_of_capture",
+    "is_functorch_value", "is_mutable", "load_inductor_artifact", "method_key", "no_autocast", "source_of_input",
+    "storage_key", "tracing_fake_mode", "without_saved_tensor_hooks",
 ]  # fmt: skip
 
 

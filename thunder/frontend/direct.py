@@ -6,6 +6,7 @@ function that is given one tensor twice. What follows is the same as for a graph
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -13,21 +14,24 @@ from typing import Any
 
 import torch
 
-from thunder.core.errors import DataDependentControlFlowError, UnsupportedOpError
+from thunder.core.errors import UnsupportedOpError
 from thunder.core.options import SHARP_EDGES_OPTIONS
 from thunder.core.pytree import tree_flatten, tree_unflatten
 from thunder.core.sizes import hashable_leaf
-from thunder.core.torch_compat import DataDependentOutputException, FakeTensorMode
+from thunder.core.torch_compat import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 from thunder.frontend.autograd_functions import functions_recorded
 from thunder.frontend.capture import CaptureSettings, CompiledGraph
-from thunder.frontend.failures import FROM_CAPTURE
+from thunder.frontend.failures import FROM_CAPTURE, data_dependent_error
 from thunder.frontend.python_state import python_state, torch_state
 from thunder.frontend.recording import Recorder
 from thunder.frontend.sharp_edges import edges_among, report
 from thunder.frontend.version_checks import fake_like, refusals_of
+from thunder.torch.value_reading import VALUE_READERS
 
 _BY_HAND = "autograd_function_apply"
 _WRITING_BACKWARD = "is a view and its base or another view of its base has been modified inplace"
+_ASKS_FOR_VALUES = re.compile("[Dd]ata[- ]dependent|dependent on the data|depends on input Tensor data|unbacked")
+_READS_VALUES = re.compile(rf"(?<![A-Za-z])({'|'.join(sorted(VALUE_READERS))})\b")
 _REFUSED = ("autograd.Function", "non-contiguous `out=`")
 
 
@@ -35,10 +39,13 @@ def needs_direct_capture(e: BaseException) -> bool:
     """Whether Dynamo failed where running the function on fake tensors does not.
 
     An autograd function (the operator called by hand, or a use that it refuses), `out=` with a tensor that is not
-    contiguous, a backward that writes to what forward has passed on (which Dynamo runs inside forward), or an assertion
-    of its own (views of one base, when the program reads the second after it has written the first).
+    contiguous, a backward that writes to what forward has passed on (which Dynamo runs inside forward), a function of
+    torch that checks values, or an assertion of Dynamo's own (views of one base, when the program reads the second
+    after it has written the first).
     """
     if (isinstance(e, AssertionError) and FROM_CAPTURE in str(e)) or _WRITING_BACKWARD in str(e):
+        return True
+    if _ASKS_FOR_VALUES.search(str(e)) and _READS_VALUES.search(str(e)):
         return True
     kind = str(getattr(e, "gb_type", ""))
     return ("HigherOrderOperator" in kind and _BY_HAND in str(e)) or any(refused in kind for refused in _REFUSED)
@@ -112,10 +119,8 @@ class DirectCapture:
         try:
             with mode, functions_recorded(recorder):
                 result = self.fn(*args, **kwargs)
-        except DataDependentOutputException as e:
-            raise DataDependentControlFlowError(
-                f"the program's course depends on the values of a tensor, which are not known while it is traced: {e}"
-            ) from None
+        except (DataDependentOutputException, DynamicOutputShapeException) as e:
+            raise data_dependent_error(e) from None
         outs, out_spec = tree_flatten(result)
         constants = tuple((n, o) for n, o in enumerate(outs) if not isinstance(o, torch.Tensor))
         gm = recorder.module(tuple(o if isinstance(o, torch.Tensor) else None for o in outs))

@@ -82,6 +82,13 @@ def _line_of(e: Any, fn: Callable) -> str:
     return "\n" + user_location((code.co_filename, code.co_firstlineno, None))
 
 
+def data_dependent_error(e: BaseException) -> DataDependentControlFlowError:
+    """The error for one that a program has raised by asking for values of tensors without data."""
+    frames = [f for f in traceback.extract_tb(e.__traceback__) if is_user_frame(f.filename)]
+    where = "\n" + user_location((frames[-1].filename, frames[-1].lineno or 0, frames[-1].line)) if frames else ""
+    return DataDependentControlFlowError(_DATA_DEPENDENT.format(where=where))
+
+
 def _summary(e: BaseException) -> str:
     return _DOCS.sub("", str(e)).strip()
 

@@ -15,6 +15,7 @@ from thunder.core.pytree import tree_flatten, tree_unflatten
 from thunder.core.sizes import SYMBOLIC_TYPES, concrete, hashable_leaf
 from thunder.core.torch_compat import FakeTensorMode, enable_python_dispatcher, tracing_fake_mode
 from thunder.core.tracing import get_tracectx
+from thunder.torch.value_reading import call_on_fakes
 
 _local = threading.local()
 
@@ -180,7 +181,7 @@ def _run_on_fakes(fn: Callable, flat: list, spec: Any, *, tracked: bool) -> Any:
             return to_real_leaf(leaf)
 
         args, kwargs = tree_unflatten([real(v) for v in flat], spec)
-        return fn(*args, **kwargs)
+        return call_on_fakes(fn, args, kwargs)
 
 
 _TRACKED_CACHE: dict[Hashable, tuple[bool, ...]] = {}

@@ -33,11 +33,11 @@ KNOWN_FAILURES: tuple[KnownFailure, ...] = (
     *(
         KnownFailure(name, ANY, _DATA)
         for name in (
-            "allclose", "combinations", "corrcoef", "cov", "equal", "istft", "linalg.lstsq",
-            "linalg.lstsq.grad_oriented", "narrow", "nn.functional.ctc_loss",
-            "nn.functional.gaussian_nll_loss", "nn.functional.one_hot",
+            "allclose", "equal", "linalg.lstsq", "linalg.lstsq.grad_oriented", "narrow", "nn.functional.one_hot",
         )
     ),
+    # The suite's programs do not name the function that they call; those that do are captured.
+    *(KnownFailure(name, "jit", _DATA) for name in ("combinations", "corrcoef", "cov", "nn.functional.ctc_loss")),
     KnownFailure("masked_select", "out", _DATA, every_sample=True),
     *(KnownFailure(name, ANY, _SPARSE) for name in ("sparse.sampled_addmm", "sparse.mm.reduce")),
     *(KnownFailure(name, ANY, _RESIZE) for name in ("resize_", "resize_as_")),

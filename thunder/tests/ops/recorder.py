@@ -27,6 +27,7 @@ from thunder.core.pytree import tree_flatten, tree_iter, tree_map, tree_unflatte
 from thunder.extend.registry import resolve_executors
 from thunder.frontend.capture import CaptureSettings, CompiledGraph
 from thunder.torch.mutation import METADATA_METHODS
+from thunder.torch.value_reading import call_on_fakes
 
 # What Dynamo too gives up on: the capture of such a call ends in this class of ours under `thunder.jit`.
 _DEPENDS_ON_DATA = (
@@ -86,7 +87,7 @@ class _Recorder(TorchFunctionMode):
         kwargs = kwargs or {}
         if func in METADATA_METHODS:
             self._keep_metadata(args[0])
-        result = func(*args, **kwargs)
+        result = call_on_fakes(func, args, kwargs)
         name = getattr(func, "__name__", "")
         if func in _METADATA:
             return result

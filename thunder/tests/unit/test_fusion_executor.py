@@ -6,7 +6,13 @@ import pytest
 import torch
 
 import thunder
-from thunder.core.compile_data import compile_data_and_stats, get_compile_data, get_compile_option, using_jit
+from thunder.core.compile_data import (
+    compile_data_and_stats,
+    compile_options,
+    get_compile_data,
+    get_compile_option,
+    using_jit,
+)
 from thunder.core.errors import ThunderTypeError
 from thunder.core.options import CompileOptions
 from thunder.core.passes import PassContext
@@ -57,7 +63,8 @@ def test_regions_never_mix_forward_and_backward(name, fusion_type):
 
 def fused(trace: TraceCtx, *fusers: RegionFusionExecutor, **options) -> TraceCtx:
     ctx = PassContext(CompileOptions(**options), (*fusers, thunder.pytorch_executor))
-    trace = Fusion().apply(trace, ctx)
+    with compile_options(ctx.options):
+        trace = Fusion().apply(trace, ctx)
     trace.set_provenance("fusion")
     return trace
 
