@@ -12,14 +12,13 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from thunder.core.compile_data import get_compile_option
 from thunder.core.proxies import TensorProxy
-from thunder.core.pytree import tree_map
+from thunder.core.torch_compat import TorchDispatchMode
 from thunder.extend.executor import OperatorExecutor
 from thunder.extend.registry import register_executor
-from thunder.torch.fakes import fake_mode, to_fake
+from thunder.torch.fakes import result_metadata
 
 SpdaBackend = SDPBackend
 """torch's enumeration of attention kernels, under the name that it has in the interface."""
@@ -39,15 +38,19 @@ class _FusedKernels(TorchDispatchMode):
         return fn(*args, **(kwargs or {}))
 
 
+def _runs_fused(*args: Any, **kwargs: Any) -> bool:
+    with _FusedKernels() as kernels:
+        F.scaled_dot_product_attention(*args, **kwargs)
+    return kernels.is_used
+
+
 def _takes_a_fused_kernel(*args: Any, **kwargs: Any) -> bool:
     """Whether torch runs this call by one of its fused kernels, on whatever device its tensors are."""
-    with fake_mode(), torch.no_grad(), _FusedKernels() as kernels:
-        given, named = tree_map(lambda x: to_fake(x) if isinstance(x, TensorProxy) else x, (args, kwargs))
-        F.scaled_dot_product_attention(*given, **named)
-    if not kernels.is_used and get_compile_option("sdpa_debug", "warn why an attention kernel is not eligible"):
+    is_fused = result_metadata(_runs_fused, args, kwargs)
+    if not is_fused and get_compile_option("sdpa_debug", "warn why an attention kernel is not eligible"):
         tensors = ", ".join(a.type_string() for a in args if isinstance(a, TensorProxy))
         warnings.warn(f"sdpa: no fused attention kernel takes {tensors}; torch multiplies out the scores", stacklevel=2)
-    return kernels.is_used
+    return is_fused
 
 
 sdpa_ex.implements(F.scaled_dot_product_attention, F.scaled_dot_product_attention, checker=_takes_a_fused_kernel)

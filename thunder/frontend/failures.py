@@ -65,6 +65,10 @@ def is_user_frame(filename: str) -> bool:
     return not filename.startswith((_TORCH, _THUNDER)) or filename.startswith(_TESTS)
 
 
+def _shown(frame: Any) -> str:
+    return "\n" + user_location((frame.filename, frame.lineno or 0, frame.line))
+
+
 def _line_of(e: Any, fn: Callable) -> str:
     """The user's line: the innermost one outside torch and thunder, else torch's, else where the function begins."""
     frames = [f for f in getattr(e, "real_stack", None) or () if f is not None]
@@ -74,8 +78,7 @@ def _line_of(e: Any, fn: Callable) -> str:
     # torch.nn's own line says more than thunder's call of the module.
     chosen = [f for f in frames if is_user_frame(f.filename)]
     if chosen := chosen or [f for f in frames if "nn" in f.filename.split(os.sep)]:
-        frame = chosen[-1]
-        return "\n" + user_location((frame.filename, frame.lineno or 0, frame.line))
+        return _shown(chosen[-1])
     code = getattr(inspect.unwrap(fn), "__code__", None)
     if code is None or not is_user_frame(code.co_filename):
         return ""
@@ -85,8 +88,7 @@ def _line_of(e: Any, fn: Callable) -> str:
 def data_dependent_error(e: BaseException) -> DataDependentControlFlowError:
     """The error for one that a program has raised by asking for values of tensors without data."""
     frames = [f for f in traceback.extract_tb(e.__traceback__) if is_user_frame(f.filename)]
-    where = "\n" + user_location((frames[-1].filename, frames[-1].lineno or 0, frames[-1].line)) if frames else ""
-    return DataDependentControlFlowError(_DATA_DEPENDENT.format(where=where))
+    return DataDependentControlFlowError(_DATA_DEPENDENT.format(where=_shown(frames[-1]) if frames else ""))
 
 
 def _summary(e: BaseException) -> str:

@@ -86,8 +86,8 @@ def _istft(
 
 def _combinations(input: torch.Tensor, r: int = 2, with_replacement: bool = False) -> torch.Tensor:
     n = input.shape[0]
-    count = 0 if r == 0 else math.comb(n + r - 1, r) if with_replacement and n else math.comb(n, r)
-    return input.sum().expand((count, r) if r else (0,)).to(input.dtype).clone()
+    shape = (math.comb(n + r - 1 if with_replacement else n, r), r) if r else (0,)
+    return input.sum().expand(shape).to(input.dtype).clone()
 
 
 _STAND_INS: dict[Any, Callable] = {

@@ -27,21 +27,19 @@ def make_aug_forward_and_backward(bsym: BoundSymbol) -> tuple[Callable, Callable
     if bsym.sym.id in augmented_forward_impls and bsym.sym.id in backward_impls:
         return augmented_forward_impls[bsym.sym.id], backward_impls[bsym.sym.id]
     joint: JointFunction | None = None
-    residuals = 0
 
     def augmented_forward(*args: Any, **kwargs: Any) -> VJPDual:
-        nonlocal joint, residuals
+        nonlocal joint
         flat, spec = tree_flatten((args, kwargs))
         joint = JointFunction(bsym.sym, flat, spec)
         outputs, saved = joint.forward(flat)
-        residuals = len(saved)
         return VJPDual(tree_unflatten(outputs, joint.out_spec), tuple(saved))
 
     def backward(*residuals_and_cotangents: Any) -> Any:
         if joint is None:
             raise ThunderValueError(f"the backward of {bsym.sym.name} was called before its augmented forward")
-        saved, cotangents = residuals_and_cotangents[:residuals], residuals_and_cotangents[residuals:]
-        grads = tuple(joint.backward(saved, cotangents))
+        count = joint.n_residuals
+        grads = tuple(joint.backward(residuals_and_cotangents[:count], residuals_and_cotangents[count:]))
         return grads[0] if len(grads) == 1 else grads
 
     return augmented_forward, backward
@@ -65,12 +63,12 @@ def get_saved_for_backward_tensors(trace: TraceCtx) -> tuple[TensorProxy, ...]:
 def set_saved_for_backward_tensors(trace: TraceCtx, saved_tensors: Sequence[TensorProxy]) -> None:
     """Changes in place which tensors a forward trace saves; its backward must unpack the same ones.
 
-    Raises: ThunderTypeError if the trace is not a forward with a backward.
+    Raises: ThunderTypeError if the trace is not a forward with a backward, ThunderValueError for a tensor that it does
+        not define.
     """
     last = _saving_node(trace)
-    known = {o.name for n in trace.bound_symbols[:-1] for o in n.defined} | {
-        a.name for a in trace.args if isinstance(a, Proxy)
-    }
+    inputs = {a.name for a in trace.args if isinstance(a, Proxy)}
+    known = inputs | {o.name for n in trace.bound_symbols[:-1] for o in n.defined}
     for p in saved_tensors:
         if p.name not in known:
             raise ThunderValueError(f"{p.name} cannot be saved for backward: the trace does not define it")

@@ -59,6 +59,15 @@ class JointFunction:
     def n_outputs(self) -> int:
         return len(self._outputs)
 
+    @property
+    def n_residuals(self) -> int:
+        return len(self._residuals)
+
+    @property
+    def has_gradient(self) -> list[bool]:
+        """For each output whether its cotangent is read."""
+        return [isinstance(o, Proxy) and o.name in self._entries for o in self._outputs]
+
     def forward(self, flat: list[Any]) -> tuple[list[Any], list[Any]]:
         """Adds the forward for inputs like those it was made for; gives the outputs and what `backward` needs."""
         env = {p.name: v for p, v in zip(self._inner, flat, strict=True) if isinstance(p, TensorProxy)}
@@ -68,8 +77,8 @@ class JointFunction:
     def backward(self, residuals: Sequence[Any], cotangents: Sequence[Any]) -> list[Any]:
         """Adds the backward for one cotangent per output; gives one gradient, or None, per tensor among the inputs."""
         env = dict(zip(self._residuals, residuals, strict=True))
-        for o, g in zip(self._outputs, cotangents, strict=True):
-            if isinstance(o, Proxy) and o.name in self._entries:
+        for o, g, is_read in zip(self._outputs, cotangents, self.has_gradient, strict=True):
+            if is_read:
                 env.setdefault(self._entries[o.name], g)
         _replay(self._backward, env)
         return [_read(env, g) for g in self._grads]
@@ -140,7 +149,8 @@ def value_and_grad(func: Callable) -> Callable:
         flat, spec = tree_flatten((args, kwargs))
         joint = JointFunction(func, flat, spec)
         outputs, residuals = joint.forward(flat)
-        ones = [symbol_for(torch.ones_like)(o) if isinstance(o, TensorProxy) else None for o in outputs]
+        is_tracked = joint.has_gradient
+        ones = [symbol_for(torch.ones_like)(o) if t else None for o, t in zip(outputs, is_tracked, strict=True)]
         paired = tree_unflatten(_gradients(flat, joint.backward(residuals, ones)), spec)
         return tree_unflatten(outputs, joint.out_spec), (paired if kwargs else paired[0])
 

@@ -46,7 +46,11 @@ def test_rematerialize_saves_fewer_bytes_than_eager_and_than_min_cut_of_aot():
     torch.testing.assert_close(gradients(plain, module, x), want)
     torch.testing.assert_close(gradients(least, module, x), want)
     assert saved(plain, module, x) <= eager
-    assert saved(least, module, x) <= aot < eager, (aot, eager)
+    assert saved(least, module, x) <= aot < eager
+    # Decomposed, layer_norm's mean and inverse deviation are computed again, which one kernel for all of it cannot.
+    statistics = 2 * 2 * 16 * 4
+    decomposed = saved(torch.compile(module, backend="aot_eager_decomp_partition"), module, x)
+    assert saved(least, module, x) - statistics <= decomposed < aot
 
 
 def recomputed(fn, *args):

@@ -10,6 +10,7 @@ import thunder
 from thunder.core.errors import ThunderError, ThunderTypeError
 from thunder.core.origin import BACKWARD
 from thunder.core.symbol import OpTags
+from thunder.tests.inplace.harness import REWRITES, every_rewrite
 from thunder.torch.custom_op import _deregister_custom_op, _register_custom_op
 
 Tensor = torch.Tensor
@@ -152,14 +153,8 @@ def test_operator_that_writes_an_intermediate_value():
     assert_as_eager(f, leaf(4))
 
 
-@pytest.mark.parametrize("rewrite", ["functionalization", "alias updates", "neither"])
+@every_rewrite
 def test_operator_that_writes_a_list(rewrite):
-    options = {
-        "functionalization": {},
-        "alias updates": {"skip_inplace_functionalization": True},
-        "neither": {"skip_inplace_functionalization": True, "skip_inplace_alias_updates": True},
-    }[rewrite]
-
     def f(a, b, y):
         view = a.view(-1)
         add_to_all([a, b], y)
@@ -168,7 +163,7 @@ def test_operator_that_writes_a_list(rewrite):
     args = [torch.zeros(3), torch.ones(3), torch.arange(3.0)]
     expected_args = [a.clone() for a in args]
     expected = f(*expected_args)
-    torch.testing.assert_close(thunder.jit(f, **options)(*args), expected)
+    torch.testing.assert_close(thunder.jit(f, **REWRITES[rewrite])(*args), expected)
     torch.testing.assert_close(args, expected_args)
 
 
