@@ -204,7 +204,7 @@ class CompileOptions:
     is_differentiable_outputs: tuple[bool, ...] | None = _option(
         None, "for each flat output whether it has a gradient; needs thunderfx_disable_split_autograd"
     )
-    rematerialize: bool = _option(True, "save the fewest bytes for backward and compute cheap values again")
+    rematerialize: bool = _option(True, "compute cheap values again in backward where that saves bytes")
     auto_recompute_intermediates: bool = _option(False, "recompute intermediates of decompositions in the backward")
     torch_compile_fullgraph: bool = _option(True, "`fullgraph` of the torch.compile executors")
     disable_replace_uniform: bool = _option(False, "keep `uniform` instead of its stateless form")

@@ -47,7 +47,8 @@ def is_cheap(node: BoundSymbol) -> bool:
 
 @dataclass(frozen=True)
 class Rematerialize(Pass):
-    """Saves the cheapest set of forward values from which backward's needs follow by cheap operations.
+    """Saves the cheapest set of forward values from which backward's needs follow by cheap operations, and what
+    backward would have to store.
 
     O(maximum flow) on the part of the forward that cheap operations connect to backward. Inputs that forward or the
     epilogue (`written`) writes cost their bytes, since backward needs a clone of what they were.
