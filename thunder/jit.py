@@ -44,6 +44,7 @@ from thunder.frontend.records import CompileData, CompileStats
 from thunder.frontend.sharp_edges import report, sharp_edges_of
 from thunder.frontend.status import StatusLine
 from thunder.pipeline import Program
+from thunder.torch.value_reading import stand_in_for
 
 _cache_log = get_logger("cache")
 _recompile_log = get_logger("recompiles")
@@ -149,7 +150,7 @@ class _Compiled:
         self._call.failed_guards, self._call.program, self._call.sharp_edges = [], None, []
         start = self._call.capture_start = time.perf_counter_ns()
         current = compile_data_and_stats(self.data, self.stats)
-        with dynamo_compat().capture_setting(), StatusLine(f"compiling {self.name}"), current:
+        with dynamo_compat().capture_setting(stand_in_for), StatusLine(f"compiling {self.name}"), current:
             try:
                 result = capture()
             except Exception:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -30,6 +30,15 @@ def _expand_ellipsis(key: tuple, rank: int) -> list:
     return [*key[:place], *fill, *key[place + 1 :]]
 
 
+def _chosen(bound: Any, limit: Any, choice: Callable[[Any, Any], Any]) -> Any:
+    """The larger or smaller of two sizes, as an expression only where it depends on values which that is."""
+    if guard_or_false(bound <= limit):
+        return bound if choice is torch.sym_min else limit
+    if guard_or_false(bound > limit):
+        return limit if choice is torch.sym_min else bound
+    return choice(bound, limit)
+
+
 def slice_bounds(key: slice, size: Any) -> tuple[Any, Any, int]:
     """(start, end, step) of a slice, within a dim of `size` elements. Raises ThunderValueError for a step below 1."""
     step = 1 if key.step is None else get_numberlike_value(key.step)
@@ -39,10 +48,10 @@ def slice_bounds(key: slice, size: Any) -> tuple[Any, Any, int]:
         if bound is None:
             return default
         bound = get_numberlike_value(bound)
-        bound = bound + size if guard_or_false(bound < 0) else bound
-        return 0 if guard_or_false(bound < 0) else size if guard_or_false(bound > size) else bound
+        if guard_or_false(bound < 0):
+            bound = _chosen(bound + size, 0, torch.sym_max)
+        return _chosen(bound, size, torch.sym_min)
 
-    # A size that depends on data is taken to lie within the bounds; running the slice clamps it.
     start, end = clamped(key.start, 0), clamped(key.stop, size)
     return start, end if guard_or_true(end > start) else start, step
 

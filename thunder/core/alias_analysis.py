@@ -10,6 +10,7 @@ import torch
 from thunder.core.prims.inplace import ViewChain
 from thunder.core.proxies import Layout, TensorProxy
 from thunder.core.symbol import BoundSymbol
+from thunder.core.torch_compat import guard_or_false, guard_or_true
 from thunder.torch.fakes import contiguous_strides
 
 
@@ -159,18 +160,21 @@ def extent(p: TensorProxy) -> tuple[int, int]:
     assert layout is not None
     last = layout.offset
     for size, stride in zip(p.shape, layout.strides, strict=True):
-        if size == 0:
+        if guard_or_false(size == 0):
             return layout.offset, layout.offset
         last += (size - 1) * stride
     return layout.offset, last + 1
 
 
 def same_geometry(a: TensorProxy, b: TensorProxy) -> bool:
-    """Whether two tensors of one storage are the same elements in the same order."""
+    """Whether two tensors of one storage are known to be the same elements in the same order."""
     la, lb = a.layout, b.layout
     assert la is not None
     assert lb is not None
-    return a.shape == b.shape and la.strides == lb.strides and la.offset == lb.offset and a.dtype == b.dtype
+    if a.dtype != b.dtype or len(a.shape) != len(b.shape):
+        return False
+    mine, other = (*a.shape, *la.strides, la.offset), (*b.shape, *lb.strides, lb.offset)
+    return all(guard_or_false(m == o) for m, o in zip(mine, other, strict=True))
 
 
 def has_internal_overlap(p: TensorProxy) -> bool:
@@ -195,7 +199,7 @@ def has_internal_overlap(p: TensorProxy) -> bool:
 def overlaps(a: TensorProxy, b: TensorProxy) -> bool:
     """Whether two tensors of one storage may share an element (by extent; interleaved ones count as overlapping)."""
     (a0, a1), (b0, b1) = extent(a), extent(b)
-    return a0 < b1 and b0 < a1
+    return guard_or_true(a0 < b1) and guard_or_true(b0 < a1)
 
 
 def input_overlap_pattern(tensors: list[Any]) -> tuple:

@@ -13,6 +13,7 @@ from thunder.core.errors import ThunderIndexError, ThunderRuntimeError, ThunderT
 from thunder.core.promotion import get_numberlike_value, is_numberlike
 from thunder.core.proxies import NumberProxy, TensorProxy
 from thunder.core.sizes import SYMBOLIC_TYPES
+from thunder.core.torch_compat import guard_or_false, guard_or_true
 
 
 def canonicalize_dim(rank: int, idx: int, wrap_scalar: bool = True) -> int:
@@ -64,8 +65,13 @@ def check_valid_permutation(rank: int, perm: Sequence[int]) -> None:
 
 
 def same_shape(a: Sequence[int], b: Sequence[int], /) -> bool:
-    """Whether two shapes are equal."""
-    return len(a) == len(b) and all(x == y for x, y in zip(a, b, strict=True))
+    """Whether two shapes are known to be equal."""
+    return len(a) == len(b) and all(guard_or_false(x == y) for x, y in zip(a, b, strict=True))
+
+
+def may_be_same_shape(a: Sequence[int], b: Sequence[int], /) -> bool:
+    """Whether two shapes are equal, or may be: sizes that depend on values are not known before the program runs."""
+    return len(a) == len(b) and all(guard_or_true(x == y) for x, y in zip(a, b, strict=True))
 
 
 def is_cpu_scalar_tensor(a: Any, /) -> bool:
@@ -89,7 +95,7 @@ def check_same_shape(*args: Any, treat_cpu_scalar_tensors_as_numbers: bool = Tru
     tensors = _compared(args, treat_cpu_scalar_tensors_as_numbers)
     for a in tensors[1:]:
         first = tensors[0]
-        if not same_shape(first.shape, a.shape):
+        if not may_be_same_shape(first.shape, a.shape):
             raise ThunderRuntimeError(f"the shapes {first.shape} and {a.shape} of {first.name} and {a.name} differ")
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
+import types
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,6 +26,7 @@ from torch._dynamo.variables import (
     higher_order_ops,
 )
 from torch._dynamo.variables.misc import AutogradFunctionContextVariable, AutogradFunctionVariable
+from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
 
 from thunder.core.torch_compat import allowed_later
 
@@ -240,6 +243,22 @@ def _extend_guarded(original: Callable) -> Callable:
     return call_method
 
 
+def _standing_in(original: Callable, stand_in_for: Callable[[Any], Any]) -> Callable:
+    """Dynamo's run of a node on fake tensors, with what stands in for functions that read values."""
+
+    def run_node(tracer: Any, node: Any, args: Any, kwargs: Any, nnmodule: Any) -> Any:
+        fn = node.target if node.op == "call_function" else None
+        if node.op == "call_method" and args and isinstance(args[0], torch.Tensor):
+            fn = getattr(torch.Tensor, node.target, None)
+        stand_in = stand_in_for(fn)
+        if stand_in is fn:
+            return original(tracer, node, args, kwargs, nnmodule)
+        called = types.SimpleNamespace(op="call_function", target=stand_in, name=node.name)
+        return original(tracer, called, args, kwargs, nnmodule)
+
+    return run_node
+
+
 @contextmanager
 def _patched(owner: Any, name: str, make: Callable[[Callable], Callable]) -> Iterator[None]:
     original = getattr(owner, name)
@@ -248,6 +267,18 @@ def _patched(owner: Any, name: str, make: Callable[[Callable], Callable]) -> Ite
         yield
     finally:
         setattr(owner, name, original)
+
+
+@contextmanager
+def _unhandled(fn: Callable) -> Iterator[None]:
+    """In this block, Dynamo takes a function of torch for one like the others: without a rule of its own for it."""
+    handlers = TorchInGraphFunctionVariable._get_handlers()
+    handler = handlers.pop(fn, None)
+    try:
+        yield
+    finally:
+        if handler is not None:
+            handlers[fn] = handler
 
 
 @contextmanager
@@ -260,8 +291,10 @@ def _silenced(logger: logging.Logger) -> Iterator[None]:
 
 
 @contextmanager
-def capture_setting() -> Iterator[None]:
+def capture_setting(stand_in_for: Callable[[Any], Any]) -> Iterator[None]:
     """How Dynamo captures in this block: without a limit on recompilations, guarding what it may leave out, quietly.
+
+    `stand_in_for` gives for a function what Dynamo calls on fake tensors in its place, or the function itself.
 
     Errors come as exceptions, so torch need not log them, too. One thread at a time is inside: torch's settings,
     warning filters and loggers are the process's.
@@ -273,6 +306,8 @@ def capture_setting() -> Iterator[None]:
         _silenced(logging.getLogger("torch._subclasses.fake_tensor")),
         _patched(ConstDictVariable, "unpack_var_sequence", _unpack_guarded),
         _patched(ListVariable, "call_method", _extend_guarded),
+        _patched(torch._dynamo.utils, "run_node", partial(_standing_in, stand_in_for=stand_in_for)),
+        _unhandled(torch.nn.functional.one_hot),  # which would refuse a number of classes that depends on values
     ):
         for message in ("The .grad attribute of a Tensor that is not a leaf", "Dynamo does not know how to trace"):
             warnings.filterwarnings("ignore", message=message)

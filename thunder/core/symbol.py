@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 import torch
 
 from thunder.core.baseutils import TagBase
-from thunder.core.errors import UnsupportedOpError
+from thunder.core.errors import DataDependentControlFlowError, UnsupportedOpError
 from thunder.core.origin import BACKWARD, BoundSymbolTag, Origin, current_origin, origin
 from thunder.core.proxies import NumberProxy, Proxy, TensorProxy, Variable, variableify
 from thunder.core.pytree import tree_flatten, tree_iter, tree_map
@@ -325,11 +325,17 @@ class BoundSymbol:
 
 
 def _decompose(bsym: BoundSymbol) -> tuple[BoundSymbol, ...]:
-    """Runs the symbol's meta in a scratch trace and renames its result to the node's outputs."""
+    """Runs the symbol's meta in a scratch trace and renames its result to the node's outputs.
+
+    What depends on values, which a meta does not have, is made of nothing else.
+    """
     outs = bsym.flat_proxy_outs
     scratch = bsym_trace_factory(outs[0].name if outs else bsym.sym.name, bsym.flat_proxy_args)
-    with tracectx(scratch), origin(bsym.origin):
-        result = bsym.sym.meta(*bsym.args, **bsym.kwargs)  # type: ignore[misc]
+    try:
+        with tracectx(scratch), origin(bsym.origin):
+            result = bsym.sym.meta(*bsym.args, **bsym.kwargs)  # type: ignore[misc]
+    except DataDependentControlFlowError:
+        return ()
     names = {
         new.name: old
         for new, old in zip(tree_flatten(result)[0], bsym.flat_outs, strict=False)

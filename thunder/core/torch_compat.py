@@ -27,10 +27,11 @@ from torch.utils._pytree import SequenceKey
 __all__ = [
     "DataDependentOutputException", "DynamicOutputShapeException", "FakeTensor", "FakeTensorMode",
     "HigherOrderOperator", "OpOverload", "OpOverloadPacket", "SequenceKey", "TorchDispatchMode", "allow_in_graph",
-    "allowed_later", "aten_packet", "compile_with_inductor", "dynamo_compat", "enable_python_dispatcher",
-    "expression_of", "fake_mode_of_tracing", "guard_or_false", "guard_or_true", "guards_of_capture",
-    "is_functorch_value", "is_mutable", "load_inductor_artifact", "method_key", "no_autocast", "source_of_input",
-    "storage_key", "tracing_fake_mode", "without_saved_tensor_hooks",
+    "allowed_later", "asks_for_values", "aten_packet", "compile_with_inductor", "dynamo_compat",
+    "enable_python_dispatcher", "expression_of", "fake_mode_of_tracing", "guard_or_false", "guard_or_true",
+    "guards_of_capture", "is_functorch_value", "is_mutable", "load_inductor_artifact", "method_key", "no_autocast",
+    "source_of_input", "storage_key", "tracing_fake_mode", "unbacked_bool", "unbacked_size",
+    "without_saved_tensor_hooks",
 ]  # fmt: skip
 
 
@@ -79,6 +80,35 @@ def guard_or_false(condition: Any) -> bool:
 def guard_or_true(condition: Any) -> bool:
     """A condition on sizes; True, without a guard, where it is not known."""
     return condition if isinstance(condition, bool) else _symbolic_shapes().guard_or_true(condition)
+
+
+def asks_for_values(e: BaseException) -> bool:
+    """Whether torch raised `e` because it needs values, or sizes that depend on values, while it has none."""
+    if isinstance(e, DataDependentOutputException | DynamicOutputShapeException):
+        return True
+    loaded = sys.modules.get("torch.fx.experimental.symbolic_shapes")
+    return loaded is not None and isinstance(e, loaded.GuardOnDataDependentSymNode)
+
+
+def _shape_env_of(t: torch.Tensor) -> Any:
+    """What makes symbols for values of a fake tensor; None where no program is captured with such symbols."""
+    return t.fake_mode.shape_env if isinstance(t, FakeTensor) else None
+
+
+def unbacked_size(t: torch.Tensor, most: int | None = None) -> Any:
+    """A symbol for a size that depends on the values of `t`, at most `most`; None where there are no such symbols."""
+    env = _shape_env_of(t)
+    if env is None:
+        return None
+    size = env.create_unbacked_symint()
+    _symbolic_shapes()._constrain_range_for_size(size, max=most)
+    return size
+
+
+def unbacked_bool(t: torch.Tensor) -> Any:
+    """A symbol for a bool that depends on the values of `t`; None where there are no such symbols."""
+    env = _shape_env_of(t)
+    return None if env is None else env.create_unbacked_symbool()
 
 
 def method_key(name: str) -> Any:

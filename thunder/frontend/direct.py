@@ -6,7 +6,6 @@ function that is given one tensor twice. What follows is the same as for a graph
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -26,12 +25,9 @@ from thunder.frontend.python_state import python_state, torch_state
 from thunder.frontend.recording import Recorder
 from thunder.frontend.sharp_edges import edges_among, report
 from thunder.frontend.version_checks import fake_like, refusals_of
-from thunder.torch.value_reading import VALUE_READERS
 
 _BY_HAND = "autograd_function_apply"
 _WRITING_BACKWARD = "is a view and its base or another view of its base has been modified inplace"
-_ASKS_FOR_VALUES = re.compile("[Dd]ata[- ]dependent|dependent on the data|depends on input Tensor data|unbacked")
-_READS_VALUES = re.compile(rf"(?<![A-Za-z])({'|'.join(sorted(VALUE_READERS))})\b")
 _REFUSED = ("autograd.Function", "non-contiguous `out=`")
 
 
@@ -39,13 +35,11 @@ def needs_direct_capture(e: BaseException) -> bool:
     """Whether Dynamo failed where running the function on fake tensors does not.
 
     An autograd function (the operator called by hand, or a use that it refuses), `out=` with a tensor that is not
-    contiguous, a backward that writes to what forward has passed on (which Dynamo runs inside forward), a function of
-    torch that checks values, or an assertion of Dynamo's own (views of one base, when the program reads the second
+    contiguous, a backward that writes to what forward has passed on (which Dynamo runs inside forward), or an
+    assertion of Dynamo's own (views of one base, when the program reads the second
     after it has written the first).
     """
     if (isinstance(e, AssertionError) and FROM_CAPTURE in str(e)) or _WRITING_BACKWARD in str(e):
-        return True
-    if _ASKS_FOR_VALUES.search(str(e)) and _READS_VALUES.search(str(e)):
         return True
     kind = str(getattr(e, "gb_type", ""))
     return ("HigherOrderOperator" in kind and _BY_HAND in str(e)) or any(refused in kind for refused in _REFUSED)

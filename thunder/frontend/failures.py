@@ -23,7 +23,7 @@ from thunder.core.errors import (
     like_exception,
     user_location,
 )
-from thunder.core.torch_compat import dynamo_errors
+from thunder.core.torch_compat import asks_for_values, dynamo_errors
 
 _STRING = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\""""
 _RAISED = re.compile(rf"got (?P<kind>\w+)\((?P<text>{_STRING})", re.DOTALL)
@@ -200,6 +200,8 @@ def raise_user_error(e: Any, fn: Callable, args: tuple, kwargs: dict[str, Any]) 
     Returns: what `fn` returns in the one case that it raises nothing after all.
     """
     if isinstance(e, dynamo_errors().BackendCompilerFailed):
+        if asks_for_values(e.inner_exception):
+            raise DataDependentControlFlowError(_DATA_DEPENDENT.format(where=_line_of(e, fn))) from None
         raise e.inner_exception from None
     if _raised_by_program(e):
         return fn(*args, **kwargs)

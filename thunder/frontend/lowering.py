@@ -336,15 +336,16 @@ class Lowering:
                 result = self._function(node, args, kwargs, example)
             for symbol, path in (bindings or {}).items():
                 self._bind_symbol(symbol, path, result)
-            self._check_offsets(node.name, example)
+            self._check_offsets(node.name, example, bindings or {})
             return result
 
-    def _check_offsets(self, name: str, example: Any) -> None:
+    def _check_offsets(self, name: str, example: Any, bindings: dict[Any, tuple]) -> None:
         """A view must begin where the program knows: `x.narrow(0, start, 2)` with a tensor `start` does not."""
+        own = {str(symbol) for symbol, path in bindings.items() if path[-1:] == (method_key("storage_offset"),)}
         for t in tree_iter(example):
             offset = t.storage_offset() if isinstance(t, torch.Tensor) else 0
             symbols = offset.node.expr.free_symbols if isinstance(offset, SYMBOLIC_TYPES) else ()
-            if any(str(s) not in self.trace.names for s in symbols):
+            if any(str(s) in own or str(s) not in self.trace.names for s in symbols):
                 raise UnsupportedOpError(f"{name} gives a view that begins where the values of a tensor say")
 
     def _bind_symbol(self, symbol: Any, path: tuple, value: Any) -> None:

@@ -10,10 +10,17 @@ from typing import Any
 import torch
 
 from thunder.core import devices, dtypes
+from thunder.core.errors import DataDependentControlFlowError
 from thunder.core.proxies import CollectionProxy, Layout, NumberProxy, Proxy, TensorProxy
 from thunder.core.pytree import tree_flatten, tree_unflatten
 from thunder.core.sizes import SYMBOLIC_TYPES, concrete, hashable_leaf
-from thunder.core.torch_compat import FakeTensorMode, enable_python_dispatcher, tracing_fake_mode
+from thunder.core.torch_compat import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+    enable_python_dispatcher,
+    tracing_fake_mode,
+)
 from thunder.core.tracing import get_tracectx
 from thunder.torch.value_reading import call_on_fakes
 
@@ -181,7 +188,11 @@ def _run_on_fakes(fn: Callable, flat: list, spec: Any, *, tracked: bool) -> Any:
             return to_real_leaf(leaf)
 
         args, kwargs = tree_unflatten([real(v) for v in flat], spec)
-        return call_on_fakes(fn, args, kwargs)
+        try:
+            return call_on_fakes(fn, args, kwargs)
+        except (DataDependentOutputException, DynamicOutputShapeException) as e:
+            name = getattr(fn, "__name__", str(fn))
+            raise DataDependentControlFlowError(f"the result of {name} depends on the values of a tensor") from e
 
 
 _TRACKED_CACHE: dict[Hashable, tuple[bool, ...]] = {}

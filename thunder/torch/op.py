@@ -18,7 +18,7 @@ from thunder.core.proxies import NumberProxy, Proxy, TensorProxy, tensorproxy
 from thunder.core.pytree import tree_flatten, tree_map
 from thunder.core.rules import VjpRule, register_vjp
 from thunder.core.symbol import Symbol, Traits
-from thunder.core.torch_compat import allow_in_graph
+from thunder.core.torch_compat import allow_in_graph, asks_for_values
 from thunder.core.trace import TraceCtx
 from thunder.core.tracing import get_tracectx
 from thunder.core.verify import check_metadata_of
@@ -109,7 +109,9 @@ def _meta_of(body: Callable, fn: Callable | None) -> Callable:
         start = len(nodes)
         try:
             result = body(*args, **named)
-        except NoDecompositionError:
+        except Exception as e:
+            if not isinstance(e, NoDecompositionError) and not asks_for_values(e):
+                raise
             del nodes[start:]
             return opaque(args, kwargs)
         return _distinct(result, args, kwargs)

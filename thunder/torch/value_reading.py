@@ -1,7 +1,8 @@
-"""Torch functions that look at values, to check them, though their results' metadata does not depend on these.
+"""Torch functions that look at values, and that torch's own rules for tensors without data refuse.
 
-They run as a whole, values checked as in eager. What stands in for their results while a program is captured is made
-here, since torch's own rules for tensors without data refuse them.
+Most only check values, and the metadata of their results does not depend on these. Some give a number or a size that
+does: while a program is captured this is a symbol, as the result of `item` or `nonzero` is. All run as a whole, as in
+eager; what stands in for their results until then is made here.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from thunder.core.torch_compat import TorchDispatchMode
+from thunder.core.torch_compat import DynamicOutputShapeException, TorchDispatchMode, unbacked_bool, unbacked_size
 
 
 class _Reading(TorchDispatchMode):
@@ -46,9 +47,55 @@ def _reading(fn: Callable, number: int) -> Callable:
 
 
 def _one_hot(tensor: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
-    if num_classes < 0:
-        return F.one_hot(tensor, num_classes)  # as many classes as the values say: refused
-    return _reading(F.one_hot, 0)(tensor, num_classes)
+    if num_classes >= 0:
+        return _reading(F.one_hot, 0)(tensor, num_classes)
+    classes = unbacked_size(tensor)
+    return F.one_hot(tensor, num_classes) if classes is None else tensor.new_empty((*tensor.shape, classes))
+
+
+def _read_as_bool(fn: Callable) -> Callable:
+    """`fn`, whose result is a bool that nobody knows yet."""
+
+    def stand_in(*args: Any, **kwargs: Any) -> Any:
+        value = unbacked_bool(args[0] if args else kwargs["input"])
+        return fn(*args, **kwargs) if value is None else value
+
+    return stand_in
+
+
+def _lstsq(
+    input: torch.Tensor, b: torch.Tensor, rcond: float | None = None, *, driver: str | None = None, out: Any = None
+) -> Any:
+    torch._check(input.ndim > 1, lambda: "torch.linalg.lstsq: input must have at least 2 dimensions.")
+    torch._check(b.ndim > 0, lambda: "torch.linalg.lstsq: other must have at least 1 dimension.")
+    batch, (m, n) = input.shape[:-2], input.shape[-2:]
+    is_vector = b.ndim == 1 or (input.ndim - 1 == b.ndim and b.shape == input.shape[:-1])
+    columns = 1 if is_vector else b.shape[-1]
+    driver = driver or ("gelsy" if input.device.type == "cpu" else "gels")
+    by_singular_values = driver in ("gelsd", "gelss")
+    residuals: tuple = (*batch, columns) if m > n and driver != "gelsy" else (0,)
+    if m > n and by_singular_values:  # where a matrix has not full rank there are none
+        size = unbacked_size(input, most=residuals[0])
+        if size is None:
+            return torch.linalg.lstsq(input, b, rcond, driver=driver)
+        residuals = (size, *residuals[1:])
+    # The sum is there for autograd: solutions and residuals are differentiable.
+    total = input.sum() + b.sum()
+    solution = total.expand((*batch, columns, max(m, n))).clone().mT[..., :n, :]
+    solution = solution.squeeze(-1) if is_vector else solution
+    rank = input.new_empty((0,) if driver == "gels" else batch, dtype=torch.int64)
+    values = input.new_empty((*batch, min(m, n)) if by_singular_values else (0,), dtype=input.real.dtype)
+    result = solution, total.expand(residuals).real.clone(), rank, values
+    for given, made in zip(out or (), result):
+        given.resize_(made.shape).copy_(made)
+    return torch.return_types.linalg_lstsq(result) if out is None else torch.return_types.linalg_lstsq_out(out)
+
+
+def _tensor_split(input: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    if any(isinstance(a, torch.Tensor) for a in (*args, *kwargs.values())):
+        # Views that begin and end where the values say: refused.
+        raise DynamicOutputShapeException(torch.ops.aten.tensor_split.tensor_indices_or_sections)
+    return torch.tensor_split(input, *args, **kwargs)
 
 
 def _ctc_loss(
@@ -101,12 +148,24 @@ _STAND_INS: dict[Any, Callable] = {
     torch.istft: _istft,
     torch.Tensor.istft: _istft,
     torch.combinations: _combinations,
+    torch.linalg.lstsq: _lstsq,
+    torch.tensor_split: _tensor_split,
+    torch.Tensor.tensor_split: _tensor_split,
+    torch.equal: _read_as_bool(torch.equal),
+    torch.Tensor.equal: _read_as_bool(torch.Tensor.equal),
+    torch.allclose: _read_as_bool(torch.allclose),
+    torch.Tensor.allclose: _read_as_bool(torch.Tensor.allclose),
 }
-
-VALUE_READERS = frozenset(fn.__name__ for fn in _STAND_INS)
-"""Names of these functions."""
 
 
 def call_on_fakes(fn: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
     """`fn(*args, **kwargs)` on tensors without data, for functions that read values too."""
-    return _STAND_INS.get(fn, fn)(*args, **kwargs)
+    return stand_in_for(fn)(*args, **kwargs)
+
+
+def stand_in_for(fn: Callable) -> Callable:
+    """What gives the results of `fn` on tensors without data: itself, unless it reads values."""
+    try:
+        return _STAND_INS.get(fn, fn)
+    except TypeError:  # not hashable
+        return fn

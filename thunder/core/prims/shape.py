@@ -23,6 +23,7 @@ from thunder.core.prims.elementwise import new_tensor
 from thunder.core.promotion import const_as, is_numberlike
 from thunder.core.proxies import NumberProxy, TensorProxy
 from thunder.core.symbol import OpTags, Traits
+from thunder.core.torch_compat import guard_or_false, guard_or_true
 from thunder.core.tracing import get_tracectx
 
 _SHAPE = (OpTags.SHAPE_OP,)
@@ -36,7 +37,7 @@ def _broadcast_meta(a: TensorProxy, /, shape: Sequence[Any], broadcast_dimension
     )
     for size, d in zip(a.shape, broadcast_dimensions, strict=True):
         check(
-            size == 1 or size == shape[d],
+            guard_or_false(size == 1) or guard_or_true(size == shape[d]),
             lambda: f"broadcast_in_dim: the shape {a.shape} does not broadcast to {tuple(shape)}",
             ThunderRuntimeError,
         )
@@ -65,7 +66,7 @@ def _cat_meta(tensors: Sequence[TensorProxy], /, dim: int) -> TensorProxy:
     length: Any = 0
     for t in tensors:
         same = t.ndim == first.ndim and all(
-            x == y for n, (x, y) in enumerate(zip(t.shape, first.shape, strict=False)) if n != dim
+            guard_or_true(x == y) for n, (x, y) in enumerate(zip(t.shape, first.shape, strict=False)) if n != dim
         )
         if not same:
             raise ThunderRuntimeError(f"cat: the shapes {first.shape} and {t.shape} differ outside dim {dim}")
@@ -86,7 +87,7 @@ flip = make_prim("FLIP", "flip", meta=_flip_meta, torch_fn=torch.flip)
 
 def _reshape_meta(a: TensorProxy, /, shape: Sequence[Any]) -> TensorProxy:
     check(
-        numel(shape) == numel(a.shape),
+        guard_or_true(numel(shape) == numel(a.shape)),
         lambda: f"the shape {tuple(shape)} has not as many elements as {a.shape}",
         ThunderRuntimeError,
     )
@@ -114,7 +115,7 @@ def _slice_meta(
     )
     shape = []
     for size, start, end, step in zip(a.shape, start_indices, end_indices, steps, strict=True):
-        if not (start >= 0 and start <= end and end <= size and step > 0):
+        if not (step > 0 and all(guard_or_true(c) for c in (start >= 0, start <= end, end <= size))):
             raise ThunderRuntimeError(f"slice: {(start, end, step)} does not lie in a dimension of {size}")
         shape.append(end - start if step == 1 else (end - start + step - 1) // step)
     return new_tensor(shape, like=a)
@@ -134,7 +135,7 @@ slice_prim = make_prim("SLICE", "slice_prim", meta=_slice_meta, torch_fn=_slice,
 def _squeeze_meta(a: TensorProxy, /, dims: Sequence[int]) -> TensorProxy:
     check_no_duplicates(dims)
     for d in dims:
-        if a.shape[d] != 1:
+        if not guard_or_true(a.shape[d] == 1):
             raise ThunderRuntimeError(f"squeeze: dim {d} of {a.shape} is not 1")
     return new_tensor([s for n, s in enumerate(a.shape) if n not in set(dims)], like=a)
 
@@ -158,7 +159,7 @@ def _unfold_meta(a: TensorProxy, /, dim: int, size: int, step: int) -> TensorPro
     dim = canonicalize_dim(a.ndim, dim)
     length = a.shape[dim] if a.ndim else 1
     check(
-        0 <= size <= length and step > 0,
+        size >= 0 and guard_or_true(size <= length) and step > 0,
         lambda: f"unfold: windows of {size} with step {step} in a dimension of {length}",
         ThunderRuntimeError,
     )
@@ -203,7 +204,7 @@ def _pad_meta(a: TensorProxy, /, padding_value: Any, padding_config: Sequence[tu
     shape = []
     for size, (low, high, interior) in zip(a.shape, padding_config, strict=True):
         length = low + high + size + (interior * (size - 1) if interior and size > 0 else 0)
-        if length < 0:
+        if not guard_or_true(length >= 0):
             raise ThunderRuntimeError(f"pad: a dimension would get {length} elements")
         shape.append(length)
     return new_tensor(shape, like=a)

@@ -38,6 +38,8 @@ class CommonSubexpressionElimination(Pass):
         def rule(node: BoundSymbol) -> Any:
             if node.has_effects or not node.flat_proxy_outs or any(o.name in returned for o in node.flat_proxy_outs):
                 return KEEP
+            if node.sym is prims.bind_symbol:  # sizes refer to it by its name
+                return KEEP
             if any(o.name in written for o in node.flat_proxy_outs):
                 return KEEP
             if not all(isinstance(o, Proxy) for o in node.flat_outs) or node.rhs is None:

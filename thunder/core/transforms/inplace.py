@@ -19,6 +19,7 @@ from thunder.core.functionalization import Functionalizer
 from thunder.core.origin import NO_GRAD, origin
 from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.pytree import tree_iter, tree_map
+from thunder.core.sizes import SYMBOLIC_TYPES, free_symbols
 from thunder.core.trace import TraceCtx, from_trace
 from thunder.core.tracing import tracectx
 from thunder.torch.registry import symbol_for
@@ -55,6 +56,7 @@ class _Outputs:
     def __init__(self, functionalizer: Functionalizer, trace: TraceCtx):
         self.fz = functionalizer
         self.inputs = {a.name: a for a in trace.args if isinstance(a, Proxy)}
+        self.numbers = {n.output.name: n.output for n in trace.bound_symbols if n.sym is prims.bind_symbol}
         self.computed: dict[str, Any] = {}
         self.epilogue = TraceCtx(name="epilogue")
         self.epilogue.names = set(trace.names)
@@ -67,6 +69,14 @@ class _Outputs:
         """Makes the computation return a value; gives it back."""
         self.computed.setdefault(current.name, current)
         return current
+
+    def _emit_view(self, sym: Any, args: Any, kwargs: dict[str, Any], output: Any) -> None:
+        """A node of the epilogue, which the computation gives the numbers that it reads in its arguments."""
+        for leaf in tree_iter((args, kwargs)):
+            for name in free_symbols(leaf) if isinstance(leaf, SYMBOLIC_TYPES) else ():
+                if name in self.numbers:
+                    self.computed.setdefault(name, self.numbers[name])
+        self.epilogue.emit(sym, args, kwargs, output)
 
     def write_input(self, storage: Storage, root: Value) -> None:
         """The epilogue's write of an input's new value, which autograd sees."""
@@ -81,7 +91,7 @@ class _Outputs:
         if root.proxy.name in self.inputs:
             return root.proxy
         producer = next(n for n in self.fz.trace.bound_symbols if n.output is root.proxy)
-        self.epilogue.emit(producer.sym, producer.args, producer.kwargs, root.proxy)
+        self._emit_view(producer.sym, producer.args, producer.kwargs, root.proxy)
         return root.proxy
 
     def output(self, o: Any, shared: set[int]) -> Any:
@@ -141,7 +151,7 @@ class _Outputs:
         layout, above = value.proxy.layout, self.fz.info.values[value.parent].proxy.layout  # type: ignore[index]
         out = value.proxy.replace(name=self.epilogue.unique_name(f"{value.proxy.name}_view"))
         args = (parent, out.shape, layout.strides, layout.offset - above.offset)  # type: ignore[union-attr]
-        self.epilogue.emit(prims.strided_view, args, {}, out)
+        self._emit_view(prims.strided_view, args, {}, out)
         return out
 
     def _repeated(self, value: Value, parent: Any) -> Any:
@@ -155,7 +165,7 @@ class _Outputs:
         }
         output = node.renamed(names, inputs=False).output
         args = tree_map(lambda a: parent if isinstance(a, TensorProxy) and a.name == value.parent else a, node.args)
-        self.epilogue.emit(node.sym, args, node.kwargs, output)
+        self._emit_view(node.sym, args, node.kwargs, output)
         for was, now in names.items():
             self.made.setdefault(was, now)
         return names[value.proxy.name]

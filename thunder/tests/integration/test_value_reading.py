@@ -54,8 +54,97 @@ def test_what_eager_refuses():
         thunder.jit(lambda x: F.gaussian_nll_loss(x, x, -x.exp()))(leaf(3))
 
 
-def test_shapes_that_depend_on_values_are_refused():
-    with pytest.raises(DataDependentControlFlowError, match=r"F\.one_hot"):
-        thunder.jit(lambda i: F.one_hot(i))(torch.tensor([1, 2]))
+def test_views_that_begin_where_values_say_are_refused():
     with pytest.raises(UnsupportedOpError, match="begins where the values"):
         thunder.jit(lambda x, i: torch.narrow(x, 0, i, 2).sin())(leaf(4), torch.tensor(1))
+    with pytest.raises(UnsupportedOpError, match="tensor_split"):
+        thunder.jit(lambda x, i: torch.tensor_split(x, i))(leaf(4), torch.tensor([1]))
+
+
+def test_a_branch_on_a_comparison_is_refused():
+    def branch(x):
+        return x * 2 if torch.equal(x, x) else x
+
+    with pytest.raises(DataDependentControlFlowError, match=r"if torch\.equal\(x, x\)"):
+        thunder.jit(branch)(leaf(4))
+
+
+def test_a_function_is_known_under_any_name():
+    covariance = torch.cov
+    x = leaf(3, 8)
+    torch.testing.assert_close(thunder.jit(lambda x: covariance(x) * 2)(x), torch.cov(x) * 2)
+
+
+def rows(x):
+    return x[x[:, 0] > 0]
+
+
+def written(x):
+    y = x[x > 0] * 2
+    y[:2].mul_(3)
+    return y
+
+
+def assigned(x):
+    y = x * 2
+    y[x.nonzero()[:3, 0]] = 0.0
+    return y
+
+
+def sliced(x):
+    n = (x[:, 0] > 0).sum().item()
+    torch._check(n >= 0)
+    torch._check(n <= x.shape[0])
+    return x[:n], x[n:].sin(), x.narrow(0, 0, n)
+
+
+def least_squares(x):
+    return torch.linalg.lstsq(x, x[:, :1].exp(), driver="gelsd")
+
+
+SIZED_BY_VALUES = {
+    "comparisons": lambda x: (torch.allclose(x, x.abs()), torch.equal(x, x.relu()), x * 2),
+    "nonzero": lambda x: x.nonzero(as_tuple=True),
+    "classes": lambda x: F.one_hot((x > 0).long()) * x.unsqueeze(-1),
+    "classes by keyword": lambda x: F.one_hot((x > 0).long(), num_classes=-1) * x.unsqueeze(-1),
+    "views": lambda x: (x.masked_select(x > 0), (x[x > 0] * 2)[1:], rows(x).unsqueeze(1).expand(-1, 3, -1)),
+    "outputs that share memory": lambda x: (lambda y: (y, y.t(), y[:, 1:]))(rows(x)),
+    "slice of a mask": written,
+    "assignment": assigned,
+    "slices of an input": sliced,
+    "normalization": lambda x: (rows(x).softmax(-1), F.layer_norm(rows(x), (3,))),
+    "reductions": lambda x: (rows(x).sum(0), rows(x).mean(), rows(x) @ x.t(), torch.cat([rows(x), x])),
+    "least squares": least_squares,
+}
+SIZED_INPUTS = ([[1.0, -2.0, 3.0], [-1.0, 2.0, 2.0], [2.0, 1.0, 0.0], [1.0, 1.0, 5.0]], [[-1.0, 0.0, 2.0]] * 4)
+
+
+def tensors_of(result):
+    return [o for o in result if isinstance(o, torch.Tensor)] if isinstance(result, tuple) else [result]
+
+
+@pytest.mark.parametrize("requires_grad", [False, True])
+@pytest.mark.parametrize("name", SIZED_BY_VALUES)
+def test_sizes_and_numbers_that_depend_on_values(name, requires_grad):
+    fn = SIZED_BY_VALUES[name]
+    compiled = thunder.jit(fn)
+    for values in SIZED_INPUTS:
+        x = torch.tensor(values, requires_grad=requires_grad)
+        if name == "least squares" and values is SIZED_INPUTS[1]:
+            x = torch.cat([x[:, :2], torch.ones(4, 1)], 1).detach()  # not of full rank: no residuals
+            x.requires_grad_(requires_grad)
+        expected, result = fn(x), compiled(x)
+        assert str(type(result)) == str(type(expected))
+        for got, want in zip(tensors_of(result), tensors_of(expected), strict=True):
+            torch.testing.assert_close(got, want, equal_nan=True)
+            assert got.requires_grad == want.requires_grad
+            shares = want.untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
+            assert (got.untyped_storage().data_ptr() == x.untyped_storage().data_ptr()) == shares
+        assert [o for o in result if isinstance(o, bool)] == [o for o in expected if isinstance(o, bool)]
+        tracked = [(g, w) for g, w in zip(tensors_of(result), tensors_of(expected)) if w.requires_grad]
+        if tracked and name != "least squares":
+            gradients = [torch.autograd.grad(sum(t.sin().sum() for t in side), x)[0] for side in zip(*tracked)]
+            torch.testing.assert_close(*gradients, equal_nan=True)
+    assert thunder.cache_misses(compiled) == 1
+    for trace in thunder.last_traces(compiled):
+        assert "def " in str(trace)

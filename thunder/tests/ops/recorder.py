@@ -27,7 +27,7 @@ from thunder.core.pytree import tree_flatten, tree_iter, tree_map, tree_unflatte
 from thunder.extend.registry import resolve_executors
 from thunder.frontend.capture import CaptureSettings, CompiledGraph
 from thunder.torch.mutation import METADATA_METHODS
-from thunder.torch.value_reading import call_on_fakes
+from thunder.torch.value_reading import call_on_fakes, stand_in_for
 
 # What Dynamo too gives up on: the capture of such a call ends in this class of ours under `thunder.jit`.
 _DEPENDS_ON_DATA = (
@@ -147,7 +147,7 @@ def compile_call(fn: Callable, args: tuple, kwargs: dict[str, Any]) -> tuple[Com
             values[n] = fakes[id(v)]
     fake_args, fake_kwargs = tree_unflatten(values, spec)
     try:
-        with mode, recorder, capture_setting():
+        with mode, recorder, capture_setting(stand_in_for):
             result = fn(*fake_args, **fake_kwargs)
     except _DEPENDS_ON_DATA as e:
         raise DataDependentControlFlowError(str(e)) from e

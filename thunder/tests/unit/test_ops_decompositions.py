@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.testing._internal.common_methods_invocations import op_db
 
 import thunder.torch as ltorch
 from thunder.core import dtypes, prims
+from thunder.core.errors import DataDependentControlFlowError
 from thunder.core.proxies import Proxy, TensorProxy, tensorproxy
 from thunder.core.pytree import tree_flatten, tree_map
 from thunder.core.symbol import Symbol
@@ -95,7 +95,7 @@ def compare_calls(name: str, calls: list[tuple[tuple, dict]]) -> int:
         expected = tree_flatten([sym.torch_fn(*args, **kwargs)])[0]
         try:
             trace, inputs, result = _as_program(sym, args, kwargs)
-        except (DataDependentOutputException, DynamicOutputShapeException):
+        except DataDependentControlFlowError:
             continue
         metas = tree_flatten([result])[0]
         assert len(metas) == len(expected)
