@@ -44,17 +44,36 @@ __all__ = [
 ]  # fmt: skip
 
 
+# Names of the interface for operations that torch knows under other names.
+_OTHER_NAMES: dict[str, Any] = {
+    "all_tensor": _torch.all,
+    "any_tensor": _torch.any,
+    "torch_max": _torch.max,
+    "torch_type": _torch.Tensor.type,
+    "setitem_": _torch.Tensor.__setitem__,
+    "reverse_dims_T": _torch.Tensor.T.__get__,
+    "matrix_transpose": _torch.Tensor.mT.__get__,
+}
+
+checkpoint = _torch.utils.checkpoint.checkpoint
+autograd_function_apply = _torch.ops.higher_order.autograd_function_apply
+
+
+def _named(name: str) -> Any:
+    """The torch callable called `name`, or None."""
+    candidates = (_OTHER_NAMES.get(name), *(getattr(root, name, None) for root in _ROOTS))
+    return next((f for f in candidates if callable(f) and not isinstance(f, type)), None)
+
+
 def __getattr__(name: str) -> Any:
-    if not name.startswith("__"):
-        for root in _ROOTS:
-            found = getattr(root, name, None)
-            if callable(found) and not isinstance(found, type):
-                sym = symbol_for(found)
-                register_symbol(sym, sym)
-                allow_in_graph(sym)
-                globals()[name] = sym
-                return sym
-    raise AttributeError(f"neither thunder.torch nor torch has {name!r}")
+    found = None if name.startswith("__") else _named(name)
+    if found is None:
+        raise AttributeError(f"neither thunder.torch nor torch has {name!r}")
+    sym = symbol_for(found)
+    register_symbol(sym, sym)
+    allow_in_graph(sym)
+    globals()[name] = sym
+    return sym
 
 
 def __dir__() -> list[str]:

@@ -115,7 +115,8 @@ class _Recorder(TorchDispatchMode):
         is_random = torch.Tag.nondeterministic_seeded in func.tags
         functional = func if is_random else _functional_overload(func)
         target = real_args[0] if real_args else None
-        if functional is None or not isinstance(target, torch.Tensor) or out is not target:
+        written = [a for a in func._schema.arguments if a.alias_info is not None and a.alias_info.is_write]
+        if functional is None or not isinstance(target, torch.Tensor) or out is not target or len(written) > 1:
             raise NeedsAutograd(f"{func} writes to memory")
         key = storage_key(target)
         old = self.refs[id(target)]

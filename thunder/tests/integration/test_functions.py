@@ -13,6 +13,7 @@ import torch
 from torch.nn import functional as F
 
 import thunder
+import thunder.torch as ltorch
 from thunder.core.proxies import Proxy
 
 
@@ -421,3 +422,25 @@ def test_regions_that_only_torch_runs(fn):
     torch.testing.assert_close(results[0], results[1])
     assert thunder.cache_misses(compiled) == 1
     assert thunder.last_traces(compiled)
+
+
+SYMBOLS = {
+    "sin": (lambda x: ltorch.sin(x), lambda x: torch.sin(x)),
+    "all_tensor": (lambda x: ltorch.all_tensor(x > 0, 1), lambda x: torch.all(x > 0, 1)),
+    "any_tensor": (lambda x: ltorch.any_tensor(x > 0), lambda x: torch.any(x > 0)),
+    "torch_max": (lambda x: ltorch.torch_max(x) * 2, lambda x: torch.max(x) * 2),
+    "torch_type": (lambda x: ltorch.torch_type(x, torch.float64), lambda x: x.type(torch.float64)),
+    "reverse_dims_T": (lambda x: ltorch.reverse_dims_T(x) * 2, lambda x: x.T * 2),
+    "matrix_transpose": (lambda x: ltorch.matrix_transpose(x) * 2, lambda x: x.mT * 2),
+    "checkpoint": (
+        lambda x: ltorch.checkpoint(lambda y: y.sin().exp(), x, use_reentrant=False), lambda x: x.sin().exp(),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SYMBOLS)
+def test_thunder_symbols_inside_and_outside(name: str) -> None:
+    fn, expected = SYMBOLS[name]
+    (x,) = tensors((3, 4))
+    assert_same(fn(x), expected(x))
+    assert_same(thunder.jit(fn)(x), expected(x))
