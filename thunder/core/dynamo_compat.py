@@ -37,6 +37,7 @@ _SETTINGS = {
     "recompile_limit": 1 << 20,
     "accumulated_recompile_limit": 1 << 20,
     "skip_nnmodule_hook_guards": False,  # a hook registered after the first call is part of the program
+    "allow_rnn": True,
     "reorderable_logging_functions": {print},  # prints what eager prints, when the program's values are known
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 from collections.abc import Callable, Hashable
 from contextlib import contextmanager, nullcontext
@@ -22,7 +23,7 @@ from thunder.core.torch_compat import (
     tracing_fake_mode,
 )
 from thunder.core.tracing import get_tracectx
-from thunder.torch.value_reading import call_on_fakes
+from thunder.torch.value_reading import stand_in_for
 
 _local = threading.local()
 
@@ -185,11 +186,11 @@ def _run_on_fakes(fn: Callable, flat: list, spec: Any, *, tracked: bool) -> Any:
                 if leaf.name not in fakes:
                     fakes[leaf.name] = to_fake(leaf, requires_grad=tracked and leaf.requires_grad)
                 return fakes[leaf.name]
-            return to_real_leaf(leaf)
+            return stand_in_for(leaf) if inspect.isroutine(leaf) else to_real_leaf(leaf)
 
         args, kwargs = tree_unflatten([real(v) for v in flat], spec)
         try:
-            return call_on_fakes(fn, args, kwargs)
+            return stand_in_for(fn)(*args, **kwargs)
         except (DataDependentOutputException, DynamicOutputShapeException) as e:
             name = getattr(fn, "__name__", str(fn))
             raise DataDependentControlFlowError(f"the result of {name} depends on the values of a tensor") from e

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from thunder.core.pytree import tree_map
 from thunder.core.torch_compat import DynamicOutputShapeException, TorchDispatchMode, unbacked_bool, unbacked_size
 
 
@@ -91,6 +92,12 @@ def _lstsq(
     return torch.return_types.linalg_lstsq(result) if out is None else torch.return_types.linalg_lstsq_out(out)
 
 
+def _batch_norm(*args: Any, **kwargs: Any) -> torch.Tensor:
+    """No result's metadata depends on the momentum, which a module of cumulative averages reads from its counter."""
+    args, kwargs = tree_map(lambda a: 0.1 if isinstance(a, torch.SymFloat) else a, (args, kwargs))
+    return F.batch_norm(*args, **kwargs)
+
+
 def _tensor_split(input: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
     if any(isinstance(a, torch.Tensor) for a in (*args, *kwargs.values())):
         # Views that begin and end where the values say: refused.
@@ -149,6 +156,7 @@ _STAND_INS: dict[Any, Callable] = {
     torch.Tensor.istft: _istft,
     torch.combinations: _combinations,
     torch.linalg.lstsq: _lstsq,
+    F.batch_norm: _batch_norm,
     torch.tensor_split: _tensor_split,
     torch.Tensor.tensor_split: _tensor_split,
     torch.equal: _read_as_bool(torch.equal),

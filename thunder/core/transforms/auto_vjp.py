@@ -21,7 +21,7 @@ from thunder.core.proxies import AnyProxy, TensorProxy
 from thunder.core.pytree import tree_flatten, tree_map, tree_unflatten
 from thunder.core.sizes import concrete
 from thunder.core.symbol import BoundSymbol, Traits
-from thunder.core.torch_compat import OpOverload, TorchDispatchMode, aten_packet, storage_key
+from thunder.core.torch_compat import OpOverload, TorchDispatchMode, asks_for_values, aten_packet, storage_key
 from thunder.core.trace import TraceCtx
 from thunder.core.tracing import get_tracectx
 from thunder.core.transforms.templates import (
@@ -42,6 +42,7 @@ class NeedsAutograd(Exception):
 
 
 _SILENT = {"detach", "alias", "lift_fresh"}
+_SAVES_IN_GRAD_MODE = {"mkldnn_rnn_layer"}
 
 
 class _Recorder(TorchDispatchMode):
@@ -85,6 +86,8 @@ class _Recorder(TorchDispatchMode):
             return out
         if torch.Tag.dynamic_output_shape in func.tags or torch.Tag.data_dependent_output in func.tags:
             raise NeedsAutograd(f"{func} has a result whose shape depends on data")
+        if name in _SAVES_IN_GRAD_MODE:
+            raise NeedsAutograd(f"{func} gives what its backward reads only where autograd is on, which it is not here")
         template_args = tree_map(self.ref_of, tuple(args))
         template_kwargs = tree_map(self.ref_of, dict(kwargs))
         out = func(*args, **kwargs)
@@ -172,9 +175,9 @@ def template_for(fn: Callable, args: tuple, kwargs: dict, wanted: Sequence[bool]
         except NeedsAutograd as reason:
             found = reason
         except (NotImplementedError, RuntimeError) as e:
-            if "derivative for" not in str(e):
+            if "derivative for" not in str(e) and not asks_for_values(e):
                 raise
-            found = NeedsAutograd(str(e))  # torch's autograd says so when backward runs, as in eager
+            found = NeedsAutograd(str(e))  # torch's autograd, which has values, runs it, or refuses it as in eager
         if key is not None:
             if len(_templates) >= _TEMPLATE_LIMIT:
                 _templates.clear()

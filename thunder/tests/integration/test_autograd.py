@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 import thunder
@@ -588,30 +587,3 @@ def test_written_values_of_any_strides():
     w = torch.randn(4, dtype=torch.float64, requires_grad=True)
     got = torch.autograd.grad(thunder.jit(f)(x, w).exp().sum(), (x, w))
     torch.testing.assert_close(got, torch.autograd.grad(f(x, w).exp().sum(), (x, w)))
-
-
-RANDOM_IN_PLACE = {
-    "rrelu": lambda x: F.rrelu(x * 1, 0.0, 1.0, training=True, inplace=True),
-    "rrelu_": lambda x: torch.rrelu_(x * 1, 0.0, 1.0, training=True),
-    "dropout": lambda x: F.dropout(x * 1, 0.5, inplace=True),
-    "dropout_": lambda x: torch.dropout_(x * 1, 0.5, True),
-    "alpha_dropout": lambda x: F.alpha_dropout(x * 1, 0.5, training=True, inplace=True),
-    "feature_alpha_dropout": lambda x: F.feature_alpha_dropout(x * 1, 0.5, training=True, inplace=True),
-    "dropout1d": lambda x: F.dropout1d(x * 1, 0.5, inplace=True),
-    "bernoulli_": lambda x: (x * 1).bernoulli_(0.5) + x,
-    "normal_": lambda x: (x * 1).normal_() * x,
-}
-
-
-@pytest.mark.parametrize("name", RANDOM_IN_PLACE)
-def test_random_in_place_operations(name):
-    fn = RANDOM_IN_PLACE[name]
-    compiled = thunder.jit(fn)
-    x = torch.randn(4, 6, requires_grad=True)
-    results = []
-    for run in (fn, compiled, compiled):
-        torch.manual_seed(0)
-        out = run(x)
-        results.append((out, torch.autograd.grad(out.sin().sum(), x)[0]))
-    for result in results[1:]:
-        torch.testing.assert_close(result, results[0])

@@ -1,5 +1,7 @@
 """Torch functions that check values: they run as a whole, and refuse what they refuse in eager."""
 
+import copy
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -59,6 +61,39 @@ def test_views_that_begin_where_values_say_are_refused():
         thunder.jit(lambda x, i: torch.narrow(x, 0, i, 2).sin())(leaf(4), torch.tensor(1))
     with pytest.raises(UnsupportedOpError, match="tensor_split"):
         thunder.jit(lambda x, i: torch.tensor_split(x, i))(leaf(4), torch.tensor([1]))
+
+
+@pytest.mark.parametrize("kind", [torch.nn.LSTM, torch.nn.GRU, torch.nn.RNN])
+def test_recurrent_layers(kind):
+    torch.manual_seed(0)
+    layer = kind(3, 4, num_layers=2, bidirectional=True)
+    compiled = thunder.jit(layer)
+    x = leaf(5, 2, 3)
+    for length in (5, 2):
+        results = []
+        for run in (layer, compiled):
+            out, state = run(x[:length])
+            state = state if isinstance(state, tuple) else (state,)
+            loss = out.sin().sum() + sum(s.cos().sum() for s in state)
+            results.append((out, *state, *torch.autograd.grad(loss, [x, *layer.parameters()])))
+        torch.testing.assert_close(*results)
+    packed = torch.nn.utils.rnn.pack_padded_sequence(x, torch.tensor([5, 3]))
+    with pytest.raises(DataDependentControlFlowError):
+        compiled(packed)
+
+
+def test_cumulative_average_of_batch_norm():
+    norm = torch.nn.BatchNorm1d(3, momentum=None)
+    expected = copy.deepcopy(norm)
+    compiled = thunder.jit(norm)
+    for _ in range(3):
+        x = leaf(4, 3)
+        result, want = compiled(x), expected(x)
+        torch.testing.assert_close(result, want)
+        gradients = (torch.autograd.grad(out.sin().sum(), x)[0] for out in (result, want))
+        torch.testing.assert_close(*gradients)
+        torch.testing.assert_close(list(norm.buffers()), list(expected.buffers()))
+    assert thunder.cache_misses(compiled) == 1
 
 
 def test_a_branch_on_a_comparison_is_refused():

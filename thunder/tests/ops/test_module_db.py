@@ -17,13 +17,6 @@ from thunder.tests.ops.suite import is_full
 
 pytestmark = pytest.mark.ops
 
-_FAST = {"Linear", "Conv2d", "BatchNorm2d", "LayerNorm", "GELU", "Embedding", "MSELoss", "GroupNorm", "Bilinear"}
-
-
-def _infos() -> list[ModuleInfo]:
-    return [m for m in module_db if is_full() or m.name.removeprefix("nn.") in _FAST]
-
-
 def _cases(info: ModuleInfo) -> Iterator[tuple[torch.nn.Module, tuple, dict[str, Any]]]:
     inputs = info.module_inputs_func(info, device="cpu", dtype=torch.float64, requires_grad=True, training=True)
     for given in inputs[: 3 if is_full() else 1]:
@@ -48,7 +41,7 @@ def _leaves(module: torch.nn.Module, args: Any) -> list[torch.Tensor]:
     return own + [a for a in tree_iter(args) if isinstance(a, torch.Tensor) and a.requires_grad and a.is_leaf]
 
 
-@pytest.mark.parametrize("info", _infos(), ids=lambda m: m.name)
+@pytest.mark.parametrize("info", module_db, ids=lambda m: m.name)
 def test_module(info: ModuleInfo) -> None:
     with quiet():
         for module, args, kwargs in _cases(info):
