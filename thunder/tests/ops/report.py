@@ -6,21 +6,30 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from thunder.core.symbol import OpTags
 from thunder.core.transforms.rules import find_rule, grad_rule
+from thunder.extend import get_executor
 from thunder.tests.ops.columns import COLUMNS, entries
+from thunder.tests.ops.harness import copies, quiet
 from thunder.tests.ops.known_failures import reason_for
+from thunder.tests.ops.recorder import compile_call
 from thunder.tests.ops.suite import Result, run
 from thunder.torch.registry import symbol_for
 
 _PAGE = Path(__file__).resolve().parents[3] / "docs" / "operators.md"
+_DTYPES = ("float64", "bfloat16", "int64", "bool", "complex64")
 _NOT_PASSED = ("failed", "refused")
 
 
@@ -37,6 +46,25 @@ def _kind(name: str) -> str:
     sym = symbol_for(_callable_of(name))
     own = "automatic" if sym.has_tag(OpTags.AUTO_REGISTERED) else "hand-written"
     return own + (", own gradient" if find_rule(sym) is not None or grad_rule(sym) is not None else "")
+
+
+def executors_of(name: str) -> list[str]:
+    """The executors, of those that come with thunder, that take the first sample, or all that it is made of.
+
+    Empty where it cannot be captured.
+    """
+    call = next((call for _, call in COLUMNS["forward"](entries()[name], 1)), None)
+    if call is None:
+        return []
+    try:
+        with quiet(), torch.random.fork_rng(devices=()):
+            graph, _ = compile_call(call.fn, *copies((call.args, call.kwargs)))
+    except Exception:
+        return []
+    (program,) = graph.programs.values()
+    nodes = [n for n in program.traces[0].bound_symbols if n.sym.torch_fn is not None]
+    fusers = [get_executor("torchcompile"), get_executor("sdpa")]
+    return ["torch", *(e.name for e in fusers if nodes and all(e.can_execute_or_fuse(n) for n in nodes))]
 
 
 def shares(results: Iterable[Result]) -> dict[str, tuple[int, int]]:
@@ -88,12 +116,19 @@ def _page(results: Sequence[Result], limit: int) -> str:
         columns = ", ".join(dict.fromkeys(r.column for r in bad))
         reasons = dict.fromkeys(reason_for(name, r.column) or f"not explained yet: {r.outcome.kind}" for r in bad)
         lines.append(f"| `{name}` | {columns} | {'; '.join(reasons)} |")
-    lines += ["", "## Every operation", "", "| operation | declared | forward | gradient | in-place | out= |"]
-    lines.append("| --- | --- | --- | --- | --- | --- |")
+    lines += ["", "## Every operation", ""]
+    lines.append("| operation | declared | executors | forward | dtypes besides float32 | gradient | in-place | out= |")
+    lines.append("| --- | --- | --- | --- | --- | --- | --- | --- |")
     for name, own in sorted(by_name.items()):
-        cells = " | ".join(_cell(own, c) for c in ("forward", "gradient", "in-place", "out"))
-        lines.append(f"| `{name}` | {_kind(name)} | {cells} |")
+        dtypes = ", ".join(c for c in _DTYPES if _cell(own, c) == "yes")
+        forward, *others = (_cell(own, c) for c in ("forward", "gradient", "in-place", "out"))
+        cells = (f"`{name}`", _kind(name), ", ".join(executors_of(name)), forward, dtypes, *others)
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
+
+
+def _results(name: str, columns: Sequence[str], limit: int) -> list[Result]:
+    return list(run([name], columns, limit))
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -101,7 +136,10 @@ def main(arguments: Sequence[str]) -> None:
     limit = int(arguments[0]) if arguments else 2
     columns = tuple(arguments[1:]) or tuple(c for c in COLUMNS if c != "jit")
     torch.set_num_threads(1)
-    results = list(run(sorted(entries()), columns, limit))
+    processes: dict[str, Any] = {"mp_context": multiprocessing.get_context("spawn"), "max_workers": os.cpu_count()}
+    with ProcessPoolExecutor(initializer=torch.set_num_threads, initargs=(1,), **processes) as pool:
+        groups = pool.map(partial(_results, columns=columns, limit=limit), sorted(entries()))
+        results = [r for group in groups for r in group]
     for column, (passed, counted) in shares(results).items():
         sys.stdout.write(f"{column:18} {passed:6} of {counted:6}  {_share(passed, counted)}\n")
     for r in results:
