@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ import torch
 from thunder.benchmarks.bench import Plan, run
 from thunder.benchmarks.models import MODELS, parse
 from thunder.benchmarks.peers import INDUCTOR, PEERS, THUNDER_FUSED, available_peers
+from thunder.benchmarks.plot import write_plot
 from thunder.benchmarks.report import errors, text
 
 DEFAULT_MODELS = ["llama:4,16,32", "gpt2", "resnet", "moe", "mlp", "tiny"]
@@ -26,6 +28,8 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     peers_help = f"of {', '.join(PEERS)}; default: all that are installed"
     parser.add_argument("--peers", nargs="+", choices=list(PEERS), metavar="PEER", help=peers_help)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all numbers there")
+    plot_help = "draw first steps against depth there (needs matplotlib and a model with several depths)"
+    parser.add_argument("--plot", type=Path, metavar="FILE", help=plot_help)
     quick_help = "shallow models, few repetitions, no peer that runs a C++ compiler: a look, not a measurement"
     parser.add_argument("--quick", action="store_true", help=quick_help)
     parser.add_argument("--first-repeats", type=int, metavar="N", help="fresh processes per first step (default: 3)")
@@ -33,6 +37,8 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--threads", type=int, metavar="N", help="threads of torch (default: torch's choice)")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parsed = parser.parse_args(arguments)
+    if parsed.plot is not None and importlib.util.find_spec("matplotlib") is None:
+        parser.error("--plot: matplotlib is not installed (pip install 'lightning-thunder[viz]')")
     parsed.models = parsed.models or (QUICK_MODELS if parsed.quick else DEFAULT_MODELS)
     try:
         parsed.models = [name for specification in parsed.models for name in parse(specification)]
@@ -72,6 +78,8 @@ def main(arguments: list[str]) -> int:
     results = run(plan, show_progress, keep)
     show_progress("")
     sys.stdout.write(text(results) + "\n")
+    if parsed.plot is not None and not write_plot(results, parsed.plot):
+        sys.stderr.write("--plot: no model was measured at several depths, so nothing is drawn\n")
     return 1 if errors(results) else 0
 
 

@@ -16,6 +16,7 @@ from thunder.benchmarks.__main__ import main
 from thunder.benchmarks.measure import Step, make_step, peak_bytes, saved_bytes, steady_steps
 from thunder.benchmarks.models import MODELS, Workload, make, parse
 from thunder.benchmarks.peers import DYNAMO, EAGER, THUNDER
+from thunder.benchmarks.plot import first_steps_by_depth, write_plot
 from thunder.benchmarks.report import table, text
 
 pytestmark = pytest.mark.integration
@@ -120,6 +121,17 @@ def test_a_failed_measurement_is_shown_and_leaves_the_others() -> None:
     shown = text(_results({DYNAMO: {"error": "ValueError: no"}, THUNDER: {**one, "first_s": 1.4}}))
     assert "llama:4, first step, torch.compile[eager]: ValueError: no" in shown
     assert "1.40" in shown
+
+
+def test_first_steps_against_depth_are_drawn(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib").use("Agg")
+    results = _results({THUNDER: {"first_s": 1.4}, DYNAMO: {"error": "ValueError: no"}})
+    assert not write_plot(results, tmp_path / "one.png")
+    results["models"]["llama:16"] = {"first": {THUNDER: {"first_s": 2.5}}, "steady": {}}
+    results["models"]["gpt2:4"] = {"first": {"error": "no memory"}, "steady": {}}
+    assert first_steps_by_depth(results) == {"llama": {THUNDER: [(4, 1.4), (16, 2.5)]}}
+    assert write_plot(results, tmp_path / "two.png")
+    assert (tmp_path / "two.png").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.slow
