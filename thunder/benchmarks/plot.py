@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ def write_plot(results: dict[str, Any], path: Path) -> bool:
 
     Raises ImportError where matplotlib is not installed.
     """
-    from matplotlib import pyplot
+    pyplot = importlib.import_module("matplotlib.pyplot")
 
     kinds = first_steps_by_depth(results)
     if not kinds:
