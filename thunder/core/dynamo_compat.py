@@ -17,6 +17,7 @@ import torch._dynamo
 from torch._dynamo.convert_frame import compile_lock
 from torch._dynamo.exc import unimplemented
 from torch._dynamo.variables import (
+    CatchWarningsCtxManagerVariable,
     ConstDictVariable,
     GradModeVariable,
     ListVariable,
@@ -25,9 +26,15 @@ from torch._dynamo.variables import (
     VariableTracker,
     higher_order_ops,
 )
-from torch._dynamo.variables.misc import AutogradFunctionContextVariable, AutogradFunctionVariable
+from torch._dynamo.variables.misc import (
+    AutogradFunctionContextVariable,
+    AutogradFunctionVariable,
+    DebuggingVariable,
+    LoggingLoggerVariable,
+)
 from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
 
+from thunder.core import dynamo_messages
 from thunder.core.torch_compat import allowed_later
 
 # torch.compile passes its own on, so what it takes, `torch._dynamo.optimize` takes.
@@ -37,8 +44,8 @@ _SETTINGS = {
     "recompile_limit": 1 << 20,
     "accumulated_recompile_limit": 1 << 20,
     "skip_nnmodule_hook_guards": False,  # a hook registered after the first call is part of the program
-    "allow_rnn": True,
-    "reorderable_logging_functions": {print},  # prints what eager prints, when the program's values are known
+    "allow_rnn": True,  # LSTM, GRU and RNN do not break the graph
+    "reorderable_logging_functions": dynamo_messages.MESSAGE_FUNCTIONS,
 }
 
 
@@ -54,28 +61,6 @@ class _Watched:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.around(lambda: self._torchdynamo_orig_backend(*args, **kwargs))
-
-
-# Logging is no part of a program: captured code runs without it, instead of being refused.
-_LOGGING_METHODS = (
-    "debug",
-    "info",
-    "warning",
-    "warn",
-    "error",
-    "critical",
-    "exception",
-    "log",
-    "warning_once",
-    "info_once",
-)
-
-
-def _ignore_logging() -> None:
-    """Lets captured programs call loggers; libraries add methods of their own to Logger, so this runs per compilation.
-    """
-    methods = (getattr(logging.Logger, name, None) for name in _LOGGING_METHODS)
-    torch._dynamo.config.ignore_logging_functions.update(m for m in methods if m is not None)
 
 
 @functools.cache
@@ -205,7 +190,6 @@ def compile_with_dynamo(
         guard_failed: told, when a call fits no program, what about it did not fit, once per program.
         guard_filter: from guards to a list of bools, False for those to leave out.
     """
-    _ignore_logging()
     watch_custom_functions()
     extra: dict[str, Any] = {"isolate_recompiles": True}
     context = torch._dynamo.optimize(
@@ -307,6 +291,10 @@ def capture_setting(stand_in_for: Callable[[Any], Any]) -> Iterator[None]:
         _silenced(logging.getLogger("torch._subclasses.fake_tensor")),
         _patched(ConstDictVariable, "unpack_var_sequence", _unpack_guarded),
         _patched(ListVariable, "call_method", _extend_guarded),
+        _patched(DebuggingVariable, "call_function", dynamo_messages.noting_messages),
+        _patched(LoggingLoggerVariable, "call_method", dynamo_messages.noting_logs),
+        _patched(CatchWarningsCtxManagerVariable, "enter", dynamo_messages.noting_start),
+        _patched(CatchWarningsCtxManagerVariable, "exit", dynamo_messages.noting_end),
         _patched(torch._dynamo.utils, "run_node", partial(_standing_in, stand_in_for=stand_in_for)),
         _unhandled(torch.nn.functional.one_hot),  # which would refuse a number of classes that depends on values
     ):

@@ -11,7 +11,7 @@ _SPARSE = "torch's fake tensors do not run this sparse operation"
 _RESIZE = "changes the shape or storage of an input, which a traced program refuses"
 _FAKE_ERROR = "torch's fake kernel raises another class of error than its real one"
 _OUT_IGNORED = "torch's own: eager returns `out` without having written to it"
-_DYNAMO = "Dynamo refuses it: a warning, a sparse tensor or an enumeration as an argument"
+_DYNAMO = "Dynamo refuses it: a sparse tensor, or an enumeration as an argument"
 _OVERLAP = "an out= tensor whose elements overlap is not refused: the functional program does not write to it"
 _ITEM = "torch has no fake result for item() of a complex tensor"
 _VIEW = "a view that begins where the values of a tensor say, which a traced program refuses"
@@ -51,13 +51,7 @@ KNOWN_FAILURES: tuple[KnownFailure, ...] = (
     ),
     *(KnownFailure(name, "out", _OUT_IGNORED) for name in ("fft.ihfft2", "fft.ihfftn")),
     KnownFailure("kthvalue", "errors", _OVERLAP),
-    *(
-        KnownFailure(name, "jit", _DYNAMO)
-        for name in (
-            "nn.functional.linear_cross_entropy.chunked", "nn.functional.linear_cross_entropy.chunked_none",
-            "to_sparse", "torch._scaled_mm_v2",
-        )
-    ),
+    *(KnownFailure(name, "jit", _DYNAMO) for name in ("to_sparse", "torch._scaled_mm_v2")),
     KnownFailure("item", "complex64", _ITEM, every_sample=True),
 )  # fmt: skip
 

@@ -27,6 +27,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "thunder.core.pytree",
         "thunder.core.torch_compat",
         "thunder.core.dynamo_compat",
+        "thunder.core.dynamo_messages",
         "thunder.core.codeutils",
         "thunder.core.compile_data",
         "thunder.core.profile",
