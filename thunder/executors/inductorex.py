@@ -129,6 +129,9 @@ def is_fusible(node: BoundSymbol) -> bool:
 
 # Running and compiling a region
 
+# What compiled code is for: other subclasses, as fakes, may have no memory. It takes no lazily negated tensors, either.
+_REAL = frozenset((torch.Tensor, torch.nn.Parameter))
+
 
 class RegionProgram:
     """A region as a callable on tensors, compiled when it first meets inputs with certain strides.
@@ -161,7 +164,7 @@ class RegionProgram:
         self._linked = _linked_names(self.nodes, self.input_names, self.output_names)
 
     def __call__(self, *tensors: torch.Tensor) -> Sequence[torch.Tensor]:
-        run = self.variants.get(tuple([None if t.is_neg() else t.stride() for t in tensors]))
+        run = self.variants.get(tuple([t.stride() if type(t) in _REAL and not t.is_neg() else None for t in tensors]))
         return self._first_run(tensors) if run is None else run(*tensors)
 
     def run_eagerly(self, *tensors: torch.Tensor) -> list[torch.Tensor]:
@@ -171,8 +174,7 @@ class RegionProgram:
         return [env[name] for name in self.output_names]
 
     def _first_run(self, tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        # Fakes and other subclasses have no memory to run compiled code on, and it takes no lazily negated tensors.
-        if any(type(t) not in (torch.Tensor, torch.nn.Parameter) or t.is_neg() for t in tensors):
+        if any(type(t) not in _REAL or t.is_neg() for t in tensors):
             return self.run_eagerly(*tensors)
         key = tuple([t.stride() for t in tensors])
         with self._lock:

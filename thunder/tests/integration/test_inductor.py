@@ -246,6 +246,16 @@ def test_tensors_that_compiled_code_does_not_take_run_uncompiled():
 
 
 @pytest.mark.slow
+def test_a_compiled_region_takes_fakes_too():
+    region = program_of(lambda x, y: cos(mul(x, y)))
+    region(torch.rand(2, 3), torch.rand(2, 3))
+    assert region.compile_count == 1
+    with FakeTensorMode():
+        (result,) = region(torch.empty(2, 3), torch.empty(2, 3))  # the same strides, and no memory
+    assert result.shape == (2, 3)
+
+
+@pytest.mark.slow
 def test_threads_compile_a_region_once():
     region = program_of(lambda x, y: sin(add(x, y)))
     x, y = torch.rand(2, 3), torch.rand(2, 3)
