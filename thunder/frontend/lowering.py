@@ -64,12 +64,17 @@ def source_location(stack_trace: str | None) -> SourceLocation | None:
     return SourceLocation(found["file"], int(found["line"]), found["code"].strip(), found["function"])
 
 
+_VARIABLE = re.compile(r"^[LG]\['(\w+)'\]\.?")
+_COMPILED_MODULE = ("self", "original")  # names for it, in its own methods and in ThunderModule's
+
+
 def module_path(node: fx.Node) -> str:
-    """The path of the module whose forward made this node."""
+    """The path of the module whose forward made this node, from the compiled module or from a variable."""
     stack = node.meta.get("nn_module_stack")
     if not stack:
         return ""
-    return str(next(reversed(stack.values()))[0]).replace("L['self'].", "")
+    path = str(next(reversed(stack.values()))[0])
+    return _VARIABLE.sub(lambda found: "" if found[1] in _COMPILED_MODULE else f"{found[1]}.", path).rstrip(".")
 
 
 _POSITIONAL = re.compile(r"^[lL]_args_(?P<n>\d+)_(?P<rest>.*)$")

@@ -58,6 +58,14 @@ def test_traces_are_those_of_the_program_that_ran_last():
     assert thunder.cache_hits(compiled) == 1
 
 
+def test_nodes_know_the_module_that_they_are_from():
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Sequential(torch.nn.ReLU()))
+    for compiled, prefix in ((thunder.jit(model), ""), (thunder.jit(lambda x: model(x)), "model.")):
+        compiled(torch.ones(2, 2))
+        paths = {n.origin.module_path for n in thunder.last_traces(compiled)[-1].bound_symbols} - {""}
+        assert paths == {f"{prefix}0", f"{prefix}1.0"}
+
+
 def test_epilogue_of_a_program_that_gives_back_a_view():
     compiled = thunder.jit(lambda a: (a.view(-1), a * 2))
     compiled(X.clone().requires_grad_())
