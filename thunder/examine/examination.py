@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
 from torch.overrides import TorchFunctionMode, resolve_name
 
 from thunder.core.errors import ThunderError
 from thunder.core.symbol import OpTags
+from thunder.examine.step_memory import StepMemory, step_memory
+from thunder.introspection import compile_stats
 from thunder.jit import jit
-from thunder.torch.registry import symbol_for
+from thunder.torch.registry import method_callable, symbol_for
 
 _LIBRARY = ("torch", __name__)
 
@@ -55,11 +58,15 @@ class Examination:
         functions: name of each torch function that the program calls, to the lines that call it.
         automatic: names of those without a declaration of their own: they run as torch's, one opaque node each.
         error: why the program cannot run or be compiled; None if it can.
+        memory: what a call takes, and its backward if there is one; of the last program, where there are several.
+        memory_unknown: why there is no `memory` of a program that runs.
     """
 
     functions: dict[str, list[str]] = field(default_factory=dict)
     automatic: tuple[str, ...] = ()
     error: BaseException | None = None
+    memory: StepMemory | None = None
+    memory_unknown: str = ""
 
     def report(self, show_call_stack: bool | int = False) -> str:
         """The findings as text."""
@@ -72,6 +79,10 @@ class Examination:
             lines += [f"    called at {site}" for site in sites[:limit]]
         if self.error is None:
             lines.append("thunder.jit compiles and runs it.")
+            if self.memory is not None:
+                lines.append(self.memory.report())
+            else:
+                lines.append(f"Its memory is not known: {self.memory_unknown}")
         else:
             lines.append(f"thunder.jit cannot run it: {type(self.error).__name__}: {self.error}")
         return "\n".join(lines)
@@ -105,15 +116,36 @@ def _examine(fn: Callable, args: tuple, kwargs: dict[str, Any]) -> Examination:
     automatic: list[str] = []
     for function, sites in collected.functions_call_sites.items():
         name = function_name(function)
-        if name not in functions and _is_operation(function) and symbol_for(function).has_tag(OpTags.AUTO_REGISTERED):
+        if name not in functions and _is_operation(function) and _is_automatic(function):
             automatic.append(name)
         functions.setdefault(name, []).extend(sites)
-    if error is None:
-        try:
-            jit(fn)(*args, **kwargs)
-        except (ThunderError, RuntimeError, TypeError, ValueError, NotImplementedError) as e:
-            error = e
-    return Examination(functions, tuple(automatic), error)
+    found = Examination(functions, tuple(automatic), error)
+    if error is not None:
+        return found
+    compiled = jit(fn)
+    try:
+        compiled(*args, **kwargs)
+    except (ThunderError, RuntimeError, TypeError, ValueError, NotImplementedError) as e:
+        return replace(found, error=e)
+    stats = compile_stats(compiled)
+    if stats is None or not stats.last_traces:
+        return replace(found, memory_unknown="it computes nothing with tensors")
+    backward = stats.last_backward_traces[-1] if stats.last_backward_traces else None
+    try:
+        memory = step_memory(stats.last_traces[-1], backward)
+    except Exception as e:  # any operation may fail in its own way
+        return replace(found, memory_unknown=f"it does not run on fake tensors ({type(e).__name__}: {e})")
+    return replace(found, memory=memory)
+
+
+def _is_automatic(function: Any) -> bool:
+    """Whether no declaration says what the function does. Those of functions hold for methods and in-place methods."""
+    name = getattr(function, "__name__", "")
+    if getattr(torch.Tensor, name, None) is function:
+        if name.endswith("_") and not name.endswith("__") and hasattr(torch.Tensor, name[:-1]):
+            name = name[:-1]
+        function = method_callable(name)
+    return symbol_for(function).has_tag(OpTags.AUTO_REGISTERED)
 
 
 def _is_operation(function: Any) -> bool:

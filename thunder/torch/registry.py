@@ -177,7 +177,7 @@ def _takes_sizes(name: str) -> bool:
 
 
 @cache
-def _method_callable(name: str) -> Any:
+def method_callable(name: str) -> Any:
     """The function that a Tensor method is the same as, or the method itself."""
     method = getattr(torch.Tensor, name)
     if method in _torch_to_thunder_function_map:
@@ -208,7 +208,7 @@ def method_call(name: str, args: tuple, kwargs: dict[str, Any]) -> tuple[Any, tu
         and not isinstance(args[1], bool)
     ):
         args = (args[0], tuple(args[1:]))
-    fn = _method_callable(name)
+    fn = method_callable(name)
     if len(args) == 1 and fn is getattr(torch, name, None) and _takes_sizes(name) and not kwargs:
         fn = getattr(torch.Tensor, name)
     return fn, args
