@@ -7,6 +7,7 @@ import importlib
 import os
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -218,7 +219,7 @@ def is_functorch_value(x: Any) -> bool:
 
 def compile_with_inductor(
     fn: Callable, inputs: Sequence[torch.Tensor], mode: str | None = None
-) -> tuple[Callable[..., Any], bytes | None]:
+) -> tuple[Callable[..., Any], bytes | None, Callable[[], None]]:
     """`fn` compiled by Inductor for inputs with the metadata, strides included, of `inputs`.
 
     Args:
@@ -227,17 +228,17 @@ def compile_with_inductor(
         mode: as that of `torch.compile`, such as "max-autotune-no-cudagraphs".
 
     Returns: (a callable that gives a sequence of tensors, the same as bytes for `load_inductor_artifact`, or None where
-        this program cannot be kept).
+        this program cannot be kept, what must be called before either is used: it waits for C++ compilers).
     """
     inductor = _module("torch._inductor")
     make_fx = _module("torch.fx.experimental.proxy_tensor").make_fx
-    with torch.no_grad(), torch._C._DisableAutocast():
+    with torch.no_grad(), torch._C._DisableAutocast(), _background_compilers(inputs) as finish:
         with FakeTensorMode():
             fakes = [torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device) for t in inputs]
             gm = make_fx(fn)(*fakes)
         options = {} if mode is None else {"config_patches": inductor.list_mode_options(mode)}
         artifact = inductor.standalone_compile(gm, fakes, dynamic_shapes="from_graph", options=options)
-    return artifact, _artifact_bytes(artifact)
+        return artifact, _artifact_bytes(artifact), finish
 
 
 def _artifact_bytes(artifact: Any) -> bytes | None:
@@ -250,11 +251,59 @@ def _artifact_bytes(artifact: Any) -> bytes | None:
             return f.read()
 
 
-def load_inductor_artifact(content: bytes) -> Callable[..., Any]:
-    """The callable that `compile_with_inductor` gave as bytes. Raises whatever torch does if they are not its own."""
+def load_inductor_artifact(
+    content: bytes, inputs: Sequence[torch.Tensor]
+) -> tuple[Callable[..., Any], Callable[[], None]]:
+    """The callable that `compile_with_inductor` gave as bytes, and what must be called before it is used.
+
+    Raises whatever torch does if the bytes are not its own.
+    """
     inductor = _module("torch._inductor")
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, _background_compilers(inputs) as finish:
         path = os.path.join(folder, "artifact")
         with open(path, "wb") as f:
             f.write(content)
-        return inductor.CompiledArtifact.load(path=path, format="binary")
+        return inductor.CompiledArtifact.load(path=path, format="binary"), finish
+
+
+_waiting = threading.local()
+
+
+@functools.cache
+def _leave_compilers_running() -> None:
+    """Makes Inductor, where `_waiting.calls` is a list, enter there its waiting for compilers instead of waiting."""
+    owner = _module("torch._inductor.async_compile").AsyncCompile
+    wait = owner.wait
+
+    @functools.wraps(wait)
+    def wait_or_not(self: Any, scope: dict[str, Any]) -> None:
+        calls = getattr(_waiting, "calls", None)
+        if calls is None:
+            wait(self, scope)
+        else:
+            calls.append(functools.partial(wait, self, scope))
+
+    owner.wait = wait_or_not
+
+
+@contextmanager
+def _background_compilers(inputs: Sequence[torch.Tensor]) -> Iterator[Callable[[], None]]:
+    """In this block and this thread, Inductor's C++ compilers are started, and what it gives waits for them.
+
+    Kernels of other devices are waited for here: Inductor looks at them while it compiles.
+    """
+    calls: list[Callable[[], None]] = []
+
+    def finish() -> None:
+        while calls:
+            calls.pop()()
+
+    if any(t.device.type != "cpu" for t in inputs):
+        yield finish
+        return
+    _leave_compilers_running()
+    _waiting.calls = calls
+    try:
+        yield finish
+    finally:
+        _waiting.calls = None

@@ -10,8 +10,8 @@ from __future__ import annotations
 import threading
 import warnings
 from collections.abc import Callable, Collection, Hashable, Sequence
-from functools import cache
-from typing import Any
+from functools import cache, partial
+from typing import Any, NamedTuple
 
 import torch
 
@@ -20,6 +20,7 @@ from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.pytree import tree_map
 from thunder.core.symbol import BoundSymbol
 from thunder.core.torch_compat import (
+    FakeTensorMode,
     OpOverload,
     aten_packet,
     compile_with_inductor,
@@ -37,8 +38,9 @@ from thunder.executors.region_cache import (
     region_text,
     settings_text,
 )
+from thunder.executors.strides import PredictedStrides, with_strides
 from thunder.extend.registry import register_executor
-from thunder.torch.fakes import to_real_leaf
+from thunder.torch.fakes import to_fake, to_real_leaf
 
 _log = get_logger("fusions")
 
@@ -129,6 +131,14 @@ def is_fusible(node: BoundSymbol) -> bool:
 
 # Running and compiling a region
 
+
+class _Started(NamedTuple):
+    """A compilation: `finish()` waits for it, after which `run` can be called."""
+
+    run: Callable[..., Sequence[torch.Tensor]]
+    finish: Callable[[], None]
+
+
 # What compiled code is for: other subclasses, as fakes, may have no memory. It takes no lazily negated tensors, either.
 _REAL = frozenset((torch.Tensor, torch.nn.Parameter))
 
@@ -161,6 +171,7 @@ class RegionProgram:
         self.compile_count = self.load_count = 0
         self._store = store
         self._lock = threading.Lock()
+        self._started: dict[tuple, _Started] = {}
         self._linked = _linked_names(self.nodes, self.input_names, self.output_names)
 
     def __call__(self, *tensors: torch.Tensor) -> Sequence[torch.Tensor]:
@@ -173,51 +184,87 @@ class RegionProgram:
         run_nodes(self.nodes, env, _call)
         return [env[name] for name in self.output_names]
 
+    def compile_ahead(self, inputs: Sequence[TensorProxy], strides: Sequence[tuple[int, ...]]) -> None:
+        """Starts to compile for inputs with these strides; the first run on such inputs waits until that is done.
+
+        C++ compilers run beside what the caller does next, which may be to start other regions.
+        """
+        key = tuple(strides)
+        with self._lock:
+            if key in self.variants or key in self._started or self._is_full:
+                return
+            try:
+                with FakeTensorMode():
+                    fakes = [to_fake(with_strides(p, s)) for p, s in zip(inputs, strides, strict=True)]
+                self._started[key] = self._start(fakes)
+            except Exception as e:
+                self.variants[key] = self._failed(e)
+
     def _first_run(self, tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         if any(type(t) not in _REAL or t.is_neg() for t in tensors):
             return self.run_eagerly(*tensors)
         key = tuple([t.stride() for t in tensors])
         with self._lock:
             if key not in self.variants:
-                if len(self.variants) >= self.max_variants:
+                if key not in self._started and self._is_full:
                     return self.run_eagerly(*tensors)
-                self.variants[key] = self._variant(tensors)
+                self.variants[key] = self._variant(tensors, self._started.pop(key, None))
         return self.variants[key](*tensors)
 
-    def _variant(self, tensors: Sequence[torch.Tensor]) -> Callable[..., Sequence[torch.Tensor]]:
-        try:
-            run = self._compiled(tensors)
-            outputs = run(*tensors)
-        except Exception as e:
-            warnings.warn(
-                f"Inductor could not compile a region, which runs uncompiled: {type(e).__name__}: {e}\n{self.text}",
-                stacklevel=2,
-            )
-            _log.debug("Inductor failed", exc_info=True)
-            return self.run_eagerly
-        shared = self._wrongly_shared(tensors, outputs)
-        return run if not shared else _cloning(run, shared)
+    @property
+    def _is_full(self) -> bool:
+        return len(self.variants) + len(self._started) >= self.max_variants
 
-    def _compiled(self, tensors: Sequence[torch.Tensor]) -> Callable[..., Sequence[torch.Tensor]]:
+    def _variant(self, tensors: Sequence[torch.Tensor], started: _Started | None) -> Callable[..., Any]:
+        try:
+            started = started or self._start(tensors)
+            started.finish()
+            outputs = started.run(*tensors)
+        except Exception as e:
+            return self._failed(e)
+        shared = self._wrongly_shared(tensors, outputs)
+        return started.run if not shared else _cloning(started.run, shared)
+
+    def _failed(self, e: Exception) -> Callable[..., Any]:
+        warnings.warn(
+            f"Inductor could not compile a region, which runs uncompiled: {type(e).__name__}: {e}\n{self.text}",
+            stacklevel=2,
+        )
+        _log.debug("Inductor failed", exc_info=True)
+        return self.run_eagerly
+
+    def _start(self, inputs: Sequence[torch.Tensor]) -> _Started:
         """From disk, or by Inductor and then to disk."""
         store = self._store()
-        strides = ", ".join(str(t.stride()) for t in tensors)
+        strides = ", ".join(str(t.stride()) for t in inputs)
         key = f"{self.text}\nstrides {strides}\n{machine_text()}"
         content = None if store is None else store.load(key)
         if store is not None and content is not None:
             try:
-                run = load_inductor_artifact(content)
+                run, finish = load_inductor_artifact(content, inputs)
             except Exception as e:
                 _log.debug("a stored region is of no use and is compiled again: %s: %s", type(e).__name__, e)
                 store.discard(key)
             else:
                 self.load_count += 1
-                return run
-        run, content = compile_with_inductor(self.run_eagerly, tensors, self.mode)
+                return _Started(run, partial(self._finish_loading, finish, key))
+        run, content, wait = compile_with_inductor(self.run_eagerly, inputs, self.mode)
         self.compile_count += 1
-        if store is not None and content is not None:
-            store.save(key, content)
-        return run
+
+        def finish() -> None:
+            wait()
+            if store is not None and content is not None:
+                store.save(key, content)
+
+        return _Started(run, finish)
+
+    def _finish_loading(self, finish: Callable[[], None], key: str) -> None:
+        try:
+            finish()
+        except Exception:
+            if (store := self._store()) is not None:
+                store.discard(key)  # so that the next process compiles
+            raise
 
     def _wrongly_shared(self, tensors: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> list[int]:
         """Positions of outputs in memory of an input or another output that the region's operations keep apart."""
@@ -340,7 +387,20 @@ class TorchCompileExecutor(RegionFusionExecutor):
         """The trace with its regions replaced; the trace itself where there are none to look for."""
         if self.required_ops is not None and not any(_base_name(n) in self.required_ops for n in trace.bound_symbols):
             return trace
-        return super().fusion_pass(trace)
+        new = super().fusion_pass(trace)
+        self._compile_ahead(new)
+        return new
+
+    def _compile_ahead(self, trace: TraceCtx) -> None:
+        """Starts the compilation of regions, for inputs with the strides that they will have as far as that is known.
+
+        A region that meets others compiles again.
+        """
+        strides = PredictedStrides()
+        for node in trace.bound_symbols:
+            if isinstance(region := node.sym.python_impl, RegionProgram):
+                region.compile_ahead(node.flat_args, [strides.of(p) for p in node.flat_args])
+            strides.see(node)
 
     def fuse(self, region: Region, fusion_counter: int) -> BoundSymbol:
         """The node that runs a region."""

@@ -148,17 +148,18 @@ _META_CACHE: dict[Hashable, Any] = {}
 _META_CACHE_LIMIT = 20_000
 
 
-class _TensorMeta:
-    """Shape, dtype and device of a result, without a name."""
+class TensorMeta:
+    """Shape, strides, dtype and device of a result, without a name."""
 
-    __slots__ = ("device", "dtype", "shape")
+    __slots__ = ("device", "dtype", "shape", "strides")
 
     def __init__(self, t: torch.Tensor):
         self.shape, self.dtype, self.device = tuple(concrete(s) for s in t.shape), t.dtype, t.device
+        self.strides = tuple(concrete(s) for s in t.stride()) if t.layout is torch.strided else None
 
 
 def result_metadata(fn: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
-    """What `fn` gives on tensors like `args`: a pytree with `_TensorMeta` in the place of tensors. Memoized."""
+    """What `fn` gives on tensors like `args`: a pytree with `TensorMeta` in the place of tensors. Memoized."""
     flat, spec = tree_flatten((args, kwargs))
     key = call_key(fn, flat, spec)
     if key is not None and key in _META_CACHE:
@@ -166,7 +167,7 @@ def result_metadata(fn: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
     with torch.no_grad():
         result = _run_on_fakes(fn, flat, spec, tracked=False)
     outs, out_spec = tree_flatten(result)
-    metas = [_TensorMeta(o) if isinstance(o, torch.Tensor) else o for o in outs]
+    metas = [TensorMeta(o) if isinstance(o, torch.Tensor) else o for o in outs]
     entry = tree_unflatten(metas, out_spec) if outs else result
     if key is not None:
         if len(_META_CACHE) >= _META_CACHE_LIMIT:
@@ -205,7 +206,7 @@ def tracked_results(fn: Callable, args: tuple, kwargs: dict[str, Any]) -> tuple[
     """
     flat, spec = tree_flatten((args, kwargs))
     if not any(isinstance(a, TensorProxy) and a.requires_grad for a in flat):
-        return (False,) * sum(isinstance(m, _TensorMeta) for m in tree_flatten(result_metadata(fn, args, kwargs))[0])
+        return (False,) * sum(isinstance(m, TensorMeta) for m in tree_flatten(result_metadata(fn, args, kwargs))[0])
     key = call_key(fn, flat, spec)
     if key is not None and key in _TRACKED_CACHE:
         return _TRACKED_CACHE[key]
@@ -225,7 +226,7 @@ def fake_meta(fn: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
     flat, spec = tree_flatten([result_metadata(fn, args, kwargs)])
 
     def proxied(m: Any) -> Any:
-        if not isinstance(m, _TensorMeta):
+        if not isinstance(m, TensorMeta):
             return m
         return TensorProxy(trace.make_name(prefix="t"), shape=m.shape, dtype=m.dtype, device=m.device)
 

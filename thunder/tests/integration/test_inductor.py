@@ -9,10 +9,14 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import torch
+from torch._inductor import config as inductor_config
+from torch._inductor.async_compile import AsyncCompile
 from torch._subclasses import FakeTensorMode
 
 import thunder
+from thunder.benchmarks.models import make
 from thunder.core import prims
+from thunder.core.proxies import TensorProxy
 from thunder.core.trace import TraceCtx
 from thunder.executors import inductorex, torch_compile
 from thunder.executors.fusion_regions import Region, producers_and_consumers
@@ -213,7 +217,7 @@ def test_results_have_memory_of_their_own():
 
 def test_results_that_a_compiler_lets_share_memory_are_cloned(monkeypatch):
     def careless(fn, inputs, mode=None):
-        return lambda x: [x, x], None
+        return lambda x: [x, x], None, lambda: None
 
     monkeypatch.setattr(inductorex, "compile_with_inductor", careless)
     region = program_of(lambda x: (mul(x, 1.0), add(x, 0.0)), "x")
@@ -232,6 +236,93 @@ def test_a_failure_of_the_compiler_is_told_and_survived(monkeypatch):
     with pytest.warns(UserWarning, match="runs uncompiled: RuntimeError: no compiler found"):
         torch.testing.assert_close(region(x, y)[0], torch.cos(x * y))
     torch.testing.assert_close(region(x, y)[0], torch.cos(x * y))
+
+
+@pytest.mark.parametrize("fails_at", ["start", "finish"])
+def test_a_failure_ahead_of_the_first_run_is_told_and_survived(fails_at, monkeypatch):
+    def fail(*_):
+        raise RuntimeError("compiler killed")
+
+    compiler = fail if fails_at == "start" else lambda fn, *_: (fn, b"never stored", fail)
+    monkeypatch.setattr(inductorex, "compile_with_inductor", compiler)
+    compiled = thunder.jit(lambda x: (x.cos() * x).sin(), executors=["torchcompile"])
+    x = torch.rand(2, 3)
+    with pytest.warns(UserWarning, match="runs uncompiled: RuntimeError: compiler killed"):
+        torch.testing.assert_close(compiled(x), (x.cos() * x).sin())
+    torch.testing.assert_close(compiled(x), (x.cos() * x).sin())
+
+
+# Regions are compiled before the program runs
+
+
+class Attention(torch.nn.Module):
+    """Its gradients are not row-major."""
+
+    def __init__(self):
+        super().__init__()
+        self.qkv = torch.nn.Linear(16, 48)
+
+    def forward(self, x):
+        q, k, v = self.qkv(x * x.sigmoid()).view(2, 5, 3, 2, 8).permute(2, 0, 3, 1, 4)
+        y = torch.nn.functional.scaled_dot_product_attention(q * q.cos(), k.sin() * k, v, is_causal=True)
+        return y.transpose(1, 2).reshape(2, 5, 16).exp() * x
+
+
+@pytest.mark.parametrize("model", ["attention", "convolution", "llama"])
+def test_all_regions_are_started_before_the_first_run_for_the_strides_they_meet(model, monkeypatch):
+    events = []
+
+    def compiler(fn, inputs, mode=None):
+        events.append("start")
+        return fn, None, lambda: events.append("finish")
+
+    monkeypatch.setattr(inductorex, "compile_with_inductor", compiler)
+    if model == "llama":
+        workload = make("llama:2")
+        module, x = workload.model, workload.batch[0]
+    elif model == "attention":
+        module, x = Attention(), torch.rand(2, 5, 16)
+    else:
+        module = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.GELU(), torch.nn.Tanh()).to(
+            memory_format=torch.channels_last
+        )
+        x = torch.rand(2, 3, 8, 8).to(memory_format=torch.channels_last)
+    # The gradients that a program is given may have any strides; those inside are known.
+    thunder.jit(lambda x: module(x).square().mean(), executors=["torchcompile", "torch"])(x).backward()
+    first = events.index("finish")
+    assert events == ["start"] * first + ["finish"] * first
+    assert first > 1
+
+
+@pytest.mark.slow
+def test_compilers_run_beside_what_comes_after(monkeypatch):
+    """A C++ compiler that waits for the next region to be started."""
+    started = threading.Event()
+    regions = [program_of(lambda x, y: cos(mul(x, y))), program_of(lambda x, y: sin(mul(x, y)))]
+    submit = AsyncCompile.submit
+
+    def slow(task):
+        def run():
+            assert started.wait(60)
+            return task()
+
+        return submit(run)
+
+    monkeypatch.setattr(AsyncCompile, "submit", staticmethod(slow))
+    x, y = torch.rand(2, 3), torch.rand(2, 3)
+    with inductor_config.patch(compile_threads=2):
+        for region in regions:
+            region.compile_ahead([tensor_like("x", x), tensor_like("y", y)], [x.stride(), y.stride()])
+    started.set()
+    torch.testing.assert_close([r(x, y)[0] for r in regions], [torch.cos(x * y), torch.sin(x * y)])
+    assert [r.compile_count for r in regions] == [1, 1]
+
+
+def tensor_like(name: str, t: torch.Tensor) -> TensorProxy:
+    return TensorProxy(name, shape=tuple(t.shape), device=t.device, dtype=t.dtype)
+
+
+# What compiled code does not take
 
 
 def test_tensors_that_compiled_code_does_not_take_run_uncompiled():
@@ -298,7 +389,7 @@ def test_a_region_comes_back_from_disk(tmp_path):
 def test_an_artifact_that_torch_refuses_is_compiled_again(tmp_path, monkeypatch):
     store = DiskStore(tmp_path)
     x, y = torch.rand(2, 3), torch.rand(2, 3)
-    monkeypatch.setattr(inductorex, "compile_with_inductor", lambda fn, inputs, mode=None: (fn, b"no artifact"))
+    monkeypatch.setattr(inductorex, "compile_with_inductor", lambda fn, *_: (fn, b"no artifact", lambda: None))
     for _ in range(2):
         region = program_of(lambda x, y: cos(add(x, y)), store=store)
         torch.testing.assert_close(region(x, y)[0], torch.cos(x + y))

@@ -1,0 +1,52 @@
+"""Strides of the values of a trace, as far as they can be known before it runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from thunder.core.proxies import Layout, TensorProxy
+from thunder.core.pytree import tree_flatten, tree_map
+from thunder.core.symbol import BoundSymbol
+from thunder.torch.fakes import TensorMeta, contiguous_strides, result_metadata
+
+
+class PredictedStrides:
+    """Grown node by node. Values have the strides that capture knows, or that fake tensors get; else row-major ones."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[int, ...]] = {}
+
+    def of(self, p: TensorProxy) -> tuple[int, ...]:
+        """Of a value that a node seen before makes, or of an input."""
+        if p.layout is not None:
+            return tuple(p.layout.strides)
+        return self._known.get(p.name) or contiguous_strides(p.shape)
+
+    def see(self, node: BoundSymbol) -> None:
+        """Finds out about the results of a node; memoized over nodes with equal arguments."""
+        made = [o for o in node.flat_outs if isinstance(o, TensorProxy)]
+        if all(o.layout is not None for o in made) or node.written:
+            return
+        if node.sym.is_fusion:
+            for part in node.subsymbols:
+                self.see(part)
+            return
+        if node.sym.torch_fn is None:
+            return
+        try:
+            found = result_metadata(node.sym.torch_fn, *tree_map(self._with_layout, (node.args, node.kwargs)))
+        except Exception:  # an operation may ask for what fake tensors do not have
+            return
+        results = [r.strides for r in tree_flatten([found])[0] if isinstance(r, TensorMeta)]
+        for o, strides in zip(made, results, strict=True):
+            self._known[o.name] = strides
+
+    def _with_layout(self, x: Any) -> Any:
+        if not isinstance(x, TensorProxy) or x.layout is not None:
+            return x
+        return with_strides(x, self.of(x))
+
+
+def with_strides(p: TensorProxy, strides: tuple[int, ...]) -> TensorProxy:
+    """The value with these strides."""
+    return p.replace(name=p.name, layout=Layout(0, strides))
