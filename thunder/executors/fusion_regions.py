@@ -1,7 +1,7 @@
 """Which nodes of a trace run as one: the search for fusion regions, and the base of executors that fuse them.
 
-A region is forward or backward, recomputed or not, never both. What writes memory, draws random numbers, starts a
-gradient or talks to other processes is in no region, and nothing is moved across it that could tell.
+A region is forward or backward, never both. What writes memory, draws random numbers, starts a gradient or talks to
+other processes is in no region, and nothing is moved across it that could tell.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from thunder.core import prims
 from thunder.core.compile_data import get_compile_option
 from thunder.core.errors import ThunderRuntimeError
 from thunder.core.log import get_logger
-from thunder.core.origin import RECOMPUTE_IN_BACKWARD, Origin, origin
+from thunder.core.origin import Origin, origin
 from thunder.core.proxies import FutureTensorProxy, Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol
 from thunder.core.torch_compat import OpOverload
@@ -29,7 +29,7 @@ _log = get_logger("fusions")
 
 FusionType = Literal["consecutive", "dataflow"]
 CanFuse = Callable[[BoundSymbol], bool]
-FusionClass = tuple[bool, bool]
+FusionClass = str
 
 
 # What may be fused at all
@@ -50,8 +50,8 @@ def is_fusion_barrier(node: BoundSymbol) -> bool:
 
 
 def fusion_class(node: BoundSymbol) -> FusionClass:
-    """What the nodes of one region have in common."""
-    return node.is_backward, RECOMPUTE_IN_BACKWARD in node.tags
+    """What the nodes of one region have in common: they are forward or backward. Recomputation is part of backward."""
+    return "backward" if node.is_backward else "forward"
 
 
 # Order that data flow does not show

@@ -23,6 +23,7 @@ from thunder.core.torch_compat import (
     FakeTensorMode,
     OpOverload,
     aten_packet,
+    call_compiled,
     compile_with_inductor,
     load_inductor_artifact,
     storage_key,
@@ -219,11 +220,11 @@ class RegionProgram:
         try:
             started = started or self._start(tensors)
             started.finish()
-            outputs = started.run(*tensors)
+            outputs, run = call_compiled(started.run, tensors)
         except Exception as e:
             return self._failed(e)
         shared = self._wrongly_shared(tensors, outputs)
-        return started.run if not shared else _cloning(started.run, shared)
+        return run if not shared else _cloning(run, shared)
 
     def _failed(self, e: Exception) -> Callable[..., Any]:
         warnings.warn(

@@ -11,12 +11,14 @@ import pytest
 import torch
 from torch._inductor import config as inductor_config
 from torch._inductor.async_compile import AsyncCompile
+from torch._inductor.output_code import CompiledFxGraph
 from torch._subclasses import FakeTensorMode
 
 import thunder
 from thunder.benchmarks.models import make
 from thunder.core import prims
 from thunder.core.proxies import TensorProxy
+from thunder.core.torch_compat import call_compiled
 from thunder.core.trace import TraceCtx
 from thunder.executors import inductorex, torch_compile
 from thunder.executors.fusion_regions import Region, producers_and_consumers
@@ -316,6 +318,38 @@ def test_compilers_run_beside_what_comes_after(monkeypatch):
     started.set()
     torch.testing.assert_close([r(x, y)[0] for r in regions], [torch.cos(x * y), torch.sin(x * y)])
     assert [r.compile_count for r in regions] == [1, 1]
+
+
+@pytest.mark.slow
+def test_regions_call_what_inductor_made_and_nothing_around_it():
+    region = program_of(lambda x, y: cos(mul(x, y)))
+    x, y = torch.rand(2, 3), torch.rand(2, 3)
+    region(x, y)
+    with torch.profiler.profile() as profiler:
+        torch.testing.assert_close(region(x, y)[0], torch.cos(x * y))
+    assert not any("AOT" in event.name or "CompiledFxGraph" in event.name for event in profiler.events())
+
+
+def test_what_changes_inputs_or_results_is_called_as_it_is():
+    class Graph(CompiledFxGraph):
+        def __init__(self):
+            self._compile_context = self.compiled_fn_runner = None
+            self.current_callable = lambda inputs: [torch.sub(*inputs)]
+
+    graph = Graph()
+    x, y = torch.rand(2), torch.rand(2)
+    cases = [
+        (lambda *given: graph(list(given)), True),
+        (lambda a, b: graph([b, a]), False),
+        (lambda *given: [graph(list(given))[0].clone()], False),
+        (lambda *given: [*graph(list(given)), x], False),
+        (lambda *given: graph([graph(list(given))[0], y]), False),
+        (lambda a, b: [a - b], False),
+    ]
+    for compiled, is_direct in cases:
+        outputs, call = call_compiled(compiled, [x, y])
+        assert (call is not compiled) == is_direct
+        torch.testing.assert_close(list(call(x, y)), list(outputs))
 
 
 def tensor_like(name: str, t: torch.Tensor) -> TensorProxy:
