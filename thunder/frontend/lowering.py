@@ -41,7 +41,7 @@ from thunder.extend.executor import Lookasides, check_replacement, find_replacem
 from thunder.frontend.autocasting import AutocastState, autocast_call
 from thunder.frontend.custom_function import BACKWARD_VARIANTS, BackwardBody
 from thunder.torch.fakes import StorageIds, fake_meta, layout_of
-from thunder.torch.mutation import METADATA_METHODS, writing_symbol
+from thunder.torch.mutation import METADATA_METHODS, renormalization, writing_symbol
 from thunder.torch.registry import method_call, operator_call, symbol_for, symbol_name
 
 _FILE_LINE = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)\n\s*(?P<code>.*)')
@@ -208,6 +208,10 @@ class Lowering:
 
     def plain_call(self, fn: Any, args: tuple, kwargs: dict[str, Any], example: Any, name: str) -> Any:
         """Emits a call in which autocast plays no part."""
+        if (renormalized := renormalization(fn, args, kwargs)) is not None:
+            renorm, args, kwargs = renormalized
+            with origin(add_tags=(NO_GRAD,)):
+                self.trace.emit(symbol_for(torch.embedding_renorm_), renorm, {}, None)
         replacement = find_replacement(self.lookasides, fn, args, kwargs)
         sym, args, kwargs = writing_symbol(fn, args, kwargs) if replacement is None else (replacement, args, kwargs)
         tracked = (

@@ -83,7 +83,7 @@ def _variant(fn: Any, writes: tuple[int | str, ...], suffix: str) -> Symbol:
 _variants: dict[Any, Symbol] = {}
 
 
-def _variant_of(fn: Any, writes: tuple[int | str, ...], suffix: str = "_") -> Symbol:
+def variant_of(fn: Any, writes: tuple[int | str, ...], suffix: str = "_") -> Symbol:
     key = (fn, writes, suffix)
     if key not in _variants:
         _variants[key] = _variant(fn, writes, suffix)
@@ -102,16 +102,31 @@ def keyword_form(fn: Any, args: tuple, kwargs: dict[str, Any], names: tuple[str,
 def writing_symbol(fn: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[Symbol, tuple, dict[str, Any]]:
     """The symbol for a call, with its arguments in the form that the symbol's `writes` refer to."""
     if kwargs.get("out") is not None:
-        return _variant_of(fn, ("out",), "_out"), args, kwargs
+        return variant_of(fn, ("out",), "_out"), args, kwargs
     if _argument(fn, "inplace", args, kwargs) is True:
-        return _variant_of(fn, (0,)), args, kwargs
+        return variant_of(fn, (0,)), args, kwargs
     statistics = _statistics_written(fn, args, kwargs)
     if statistics:
         args, kwargs = keyword_form(fn, args, kwargs, statistics)
-        return _variant_of(fn, statistics), args, kwargs
-    if fn is F.embedding and _argument(fn, "max_norm", args, kwargs) is not None:
-        return _variant_of(fn, (1,)), args, kwargs
+        return variant_of(fn, statistics), args, kwargs
     return symbol_for(fn), args, kwargs
+
+
+_EMBEDDINGS = frozenset((F.embedding, F.embedding_bag))
+
+
+def renormalization(fn: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, tuple, dict[str, Any]] | None:
+    """What `max_norm` means in an embedding: (arguments of `torch.embedding_renorm_`, those of the call without it).
+
+    torch runs it in no_grad, whatever the weight requires. None for calls without it.
+    """
+    if fn not in _EMBEDDINGS or _argument(fn, "max_norm", args, kwargs) is None:
+        return None
+    norm_type = _argument(fn, "norm_type", args, kwargs)
+    weight, indices = (_argument(fn, name, args, kwargs) for name in ("weight", "input"))
+    renorm = (weight, indices, float(_argument(fn, "max_norm", args, kwargs)), 2.0 if norm_type is None else norm_type)
+    args, kwargs = keyword_form(fn, args, kwargs, ("max_norm",))
+    return renorm, args, {**kwargs, "max_norm": None}
 
 
 @dataclass(frozen=True)

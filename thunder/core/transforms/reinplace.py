@@ -20,6 +20,7 @@ from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol, Symbol
 from thunder.core.trace import TraceCtx
 from thunder.core.transforms.protect import MemoryGroups
+from thunder.torch.mutation import variant_of
 from thunder.torch.registry import symbol_for
 
 
@@ -76,6 +77,11 @@ class Reinplace(Pass):
             if c not in dropped and (clone := facts.needless_clone(c, changed)) is not None:
                 dropped.add(clone)
                 changed[c] = nodes[c].renamed({nodes[c].args[0].name: nodes[clone].args[0]}, outputs=False)
+        for n, node in enumerate(nodes):
+            found = facts.copies_of_updates(n) if _updates(node) and not _is_fused_later(node, ctx) else None
+            if found is not None:
+                dropped.update(found)
+                changed[n] = _updating_node(node)
         if not dropped:
             return trace
         return trace.with_nodes(changed.get(n, node) for n, node in enumerate(nodes) if n not in dropped)
@@ -87,6 +93,33 @@ def _in_place_node(node: BoundSymbol) -> BoundSymbol:
     with origin(node.origin, pass_name=Reinplace.name) as now:
         kwargs = {k: v for k, v in node.kwargs.items() if k != "strides"}
         return BoundSymbol(sym, node.args, kwargs, node.output, origin=now)
+
+
+def _updates(node: BoundSymbol) -> list[tuple[TensorProxy, TensorProxy]]:
+    """The arguments of which a functional node gives new values, with those, where an operation would write them."""
+    if node.sym is prims.run_on_clones:
+        _, writes, args, kwargs = node.args
+        result, values = node.output
+        written = [kwargs[w] if isinstance(w, str) else args[w] for w in writes]
+        is_simple = all(isinstance(v, TensorProxy) for v in (result, *written))
+        return list(zip(written, values, strict=True)) if is_simple else []
+    if node.sym.torch_fn is torch.ops.aten._native_batch_norm_legit_functional.default:
+        return list(zip(node.args[3:5], node.output[3:5], strict=True))
+    return []
+
+
+def _updating_node(node: BoundSymbol) -> BoundSymbol:
+    """The node that writes what `node`, which has `_updates`, gives new values of."""
+    with origin(node.origin, pass_name=Reinplace.name) as now:
+        if node.sym is prims.run_on_clones:
+            fn, writes, args, kwargs = node.args
+            return BoundSymbol(variant_of(fn, writes), args, kwargs, node.output[0], origin=now)
+        sym = symbol_for(torch.ops.aten._native_batch_norm_legit.default)
+        return BoundSymbol(sym, node.args, node.kwargs, node.output[:3], origin=now)
+
+
+def _is_fused_later(node: BoundSymbol, ctx: PassContext) -> bool:
+    return any(ex.can_fuse(node) for ex in ctx.executors if hasattr(ex, "fusion_pass"))
 
 
 class _Facts:
@@ -132,6 +165,27 @@ class _Facts:
             if not self._is_dead_after(self.nodes[n].output, following):
                 return None
         return _Chain(copy, tuple(chain))
+
+    def copies_of_updates(self, n: int) -> list[int] | None:
+        """The copies that write back what node `n` updates, if it may write in place."""
+        node = self.nodes[n]
+        found: list[int] = []
+        pairs = _updates(node)
+        for dst, value in pairs:
+            copy = self.last_read.get(value.name, n)
+            if node.is_backward or dst.name not in self.inputs or self.nodes[copy].sym is not prims.copy_:
+                return None
+            group = self.memory.group(dst.name)
+            others = [p.name for p in node.flat_proxy_args if p.name != dst.name]
+            unread = self.reads.get(value.name) == 1 and not any(
+                o.name in self.last_read for o in self.nodes[copy].defined
+            )
+            if self.nodes[copy].args[1].name != dst.name or not unread or value.name in self.returned:
+                return None
+            if not self._is_dead_after(dst, n) or any(name in group for name in others):
+                return None
+            found.append(copy)
+        return found if len({dst.name for dst, _ in pairs}) == len(pairs) else None
 
     def needless_clone(self, copy: int, written: Collection[int]) -> int | None:
         """The clone whose only reader is the copy_, unless the memory cloned is the copy's own or is written before it.

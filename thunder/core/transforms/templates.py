@@ -102,6 +102,7 @@ def finished_template(
     grads: tuple,
 ) -> Template:
     """Drops dead nodes, and keeps the call whole where its backward can do with its inputs and outputs."""
+    forward, backward = _functional_statistics(forward), [_without_unread_statistics(node) for node in backward]
     backward = _live(_contiguous_where_asked(backward), {g.n for g in grads if g is not None})
     own = set().union(*(b.defines for b in backward)) if backward else set()
     reads = set().union(*(b.reads for b in backward)) if backward else set()
@@ -116,6 +117,39 @@ def finished_template(
         return Template(n_inputs, len(outputs), None, all_refs, tuple(folded), grads)
     forward = _live(forward, {o.n for o in outputs} | reads)
     return Template(n_inputs, len(outputs), tuple(forward), all_refs, tuple(backward), grads)
+
+
+_STATISTICS = slice(3, 5)  # the running mean and variance among the arguments of batch norms and their backwards
+
+
+def _functional_statistics(nodes: list[TemplateNode]) -> list[TemplateNode]:
+    """A batch norm that updates clones of the running statistics as the operation that gives their new values."""
+    clones = {node.outs.n: node for node in nodes if node.op is torch.ops.aten.clone.default}
+    kept: list[TemplateNode] = []
+    for node in nodes:
+        statistics = node.args[_STATISTICS]
+        if node.op is torch.ops.aten.native_batch_norm.default and all(
+            isinstance(s, Ref) and s.n in clones for s in statistics
+        ):
+            made = [clones[s.n] for s in statistics]
+            kept = [k for k in kept if k not in made]
+            node = replace(
+                node,
+                op=torch.ops.aten._native_batch_norm_legit_functional.default,
+                args=(*node.args[:3], *(m.args[0] for m in made), *node.args[5:]),
+                outs=(*node.outs, *statistics),
+                metas={**node.metas, **made[0].metas, **made[1].metas},
+            )
+        kept.append(node)
+    return kept
+
+
+def _without_unread_statistics(node: TemplateNode) -> TemplateNode:
+    """In training, the backward of a batch norm reads none of the running statistics that it is given."""
+    training = 7
+    if node.op is not torch.ops.aten.native_batch_norm_backward.default or node.args[training] is not True:
+        return node
+    return replace(node, args=(*node.args[:3], None, None, *node.args[5:]))
 
 
 def _without_double_transposes(nodes: list[TemplateNode], grads: tuple) -> tuple[list[TemplateNode], tuple]:
