@@ -23,6 +23,7 @@ from thunder.core.trace import TraceCtx, from_trace
 from thunder.core.tracing import tracectx
 from thunder.core.transforms.dce import live_nodes
 from thunder.core.transforms.protect import may_be_view
+from thunder.executors.layers import split_by_layers
 from thunder.extend.executor import FusionExecutor
 
 _log = get_logger("fusions")
@@ -428,6 +429,7 @@ class RegionFusionExecutor(FusionExecutor):
     """
 
     min_region_size = 2
+    max_region_size = 64  # of nodes, where there are layers to cut at
 
     def is_free(self, node: BoundSymbol) -> bool:
         """Whether a node costs nothing by itself, so that it is better left out at a region's rim."""
@@ -444,7 +446,7 @@ class RegionFusionExecutor(FusionExecutor):
         new = from_trace(trace)
         count = sum(n.sym.is_fusion for n in trace.bound_symbols)
         with tracectx(new):
-            for group in fuse_bound_symbols(trace, self.can_fuse):
+            for group in self._groups(trace):
                 before, core, after = peel(group, consumers, self.is_free)
                 fusible = len(group) > 1 or (not is_fusion_barrier(group[0]) and self.can_fuse(group[0]))
                 if not (core and fusible and self.is_worth_fusing(core) and self.get_fuel()):
@@ -456,6 +458,10 @@ class RegionFusionExecutor(FusionExecutor):
                 count += 1
         _log.debug("%s: %d regions in %d nodes", self.name, count, len(trace.bound_symbols))
         return new
+
+    def _groups(self, trace: TraceCtx) -> list[list[BoundSymbol]]:
+        groups = fuse_bound_symbols(trace, self.can_fuse)
+        return [part for group in groups for part in split_by_layers(group, self.max_region_size)]
 
     def _fused(self, region: Region, count: int) -> BoundSymbol:
         with origin(Origin.join(n.origin for n in region.bsyms), pass_name=str(self.name)):

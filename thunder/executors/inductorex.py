@@ -1,12 +1,14 @@
 """The fusers that compile regions with Inductor: `torchcompile`, and two for CUDA that look for certain operations.
 
 Which operations are fused follows from what they cost: elementwise operations, reductions, normalizations and data
-movement among them are bound by memory traffic, which fusing saves. Matrix products, convolutions and attention are
-left to the libraries, and so is what reads at positions given by a tensor, whose errors differ.
+movement among them are bound by memory traffic, which fusing saves. Small matrix products are fused for the sake of the
+calls between them. Large ones, convolutions and attention are left to the libraries, and so is what reads at positions
+given by a tensor, whose errors differ.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 import warnings
 from collections.abc import Callable, Collection, Hashable, Sequence
@@ -50,7 +52,8 @@ _FUSED_BY_NAME = frozenset(
     {
         "softmax", "_softmax", "_softmax_backward_data", "log_softmax", "_log_softmax", "_log_softmax_backward_data",
         "softmin", "layer_norm", "native_layer_norm", "native_layer_norm_backward", "rms_norm", "_fused_rms_norm",
-        "_fused_rms_norm_backward", "group_norm", "native_group_norm", "native_group_norm_backward", "normalize",
+        "_fused_rms_norm_backward", "_native_batch_norm_legit_functional", "native_batch_norm_backward",
+        "threshold_backward", "group_norm", "native_group_norm", "native_group_norm_backward", "normalize",
         "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy_with_logits", "kl_div",
         "cosine_similarity", "glu", "glu_backward", "_to_copy", "sum_to_size", "cat", "concat", "stack", "tril", "triu",
         "repeat", "flip", "roll", "pad", "constant_pad_nd", "slice_backward", "select_backward", "zeros_like",
@@ -69,6 +72,8 @@ _VIEWS = frozenset(
         "mT", "T", "broadcast_in_dim", "slice_prim",
     }
 )  # fmt: skip
+_PRODUCTS = frozenset({"mm", "bmm", "matmul", "linear", "addmm", "baddbmm", "mv", "dot", "__matmul__"})
+_SMALL_PRODUCT_FLOPS = 1 << 21  # a product of so many takes about as long as ten calls from Python
 _CASTS = frozenset({"to", "type"})
 _DTYPES = frozenset(
     {
@@ -113,13 +118,22 @@ def _tensors(values: Sequence[Any]) -> list[TensorProxy]:
     return [v for v in values if isinstance(v, TensorProxy)]
 
 
+def _is_small_product(node: BoundSymbol) -> bool:
+    """Whether the node is a matrix product that takes no longer than the calls around it."""
+    if _base_name(node) not in _PRODUCTS or not isinstance(node.output, TensorProxy):
+        return False
+    left = node.args[1:2] if _base_name(node) in ("addmm", "baddbmm") else node.args[:1]
+    sizes = [*node.output.shape, *(a.shape[-1] for a in left if isinstance(a, TensorProxy))]
+    return all(type(s) is int for s in sizes) and bool(left) and 2 * math.prod(sizes) <= _SMALL_PRODUCT_FLOPS
+
+
 def is_fusible(node: BoundSymbol) -> bool:
     """Whether Inductor gains by having the node in a region, and may: dense tensors of one device, static sizes."""
     name = _base_name(node)
     fn = node.sym.torch_fn
     if isinstance(fn, OpOverload) and fn.namespace != "aten":
         return False
-    if not (name in _FUSED_BY_NAME or name in _CASTS or is_view(node) or _is_tagged(name)):
+    if not (name in _FUSED_BY_NAME or name in _CASTS or is_view(node) or _is_tagged(name) or _is_small_product(node)):
         return False
     tensors = _tensors((*node.flat_args, *node.flat_outs))
     if not tensors or any(t.torch_dtype not in _DTYPES for t in tensors):

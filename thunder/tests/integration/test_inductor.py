@@ -89,12 +89,55 @@ def test_what_is_left_to_the_libraries():
         return y.transpose(0, 1) @ x
 
     f = thunder.jit(program, executors=["torchcompile"], fusion_type="dataflow")
-    x, w = torch.rand(3, 4), torch.rand(4, 4)
+    x, w = torch.rand(64, 256), torch.rand(256, 256)
     torch.testing.assert_close(f(x, w), program(x, w))
     names = [n.sym.name for n in thunder.last_traces(f)[-1].bound_symbols if n.sym is not prims.python_del]
     assert [n for n in names if n != "unpack_trivial"] == [
         "linear", "TorchCompile0", "transpose", "matmul", "python_return",
     ]  # fmt: skip
+
+
+def test_small_products_are_fused_for_the_sake_of_the_calls():
+    def program(x, w, b):
+        for _ in range(3):
+            x = torch.addmm(b, torch.nn.functional.linear(x, w, b).relu(), w) @ w
+        return torch.bmm(x[None], w[None]).sum()
+
+    f = thunder.jit(program, executors=["torchcompile"])
+    given = [torch.rand(8, 8, requires_grad=True) for _ in range(2)] + [torch.rand(8, requires_grad=True)]
+    torch.testing.assert_close(f(*given), program(*given))
+    grads = [torch.autograd.grad(fn(*given), given) for fn in (f, program)]
+    torch.testing.assert_close(*grads)
+    assert fused_names(thunder.last_traces(f)[-1]) == ["TorchCompile0"]
+    assert len(fused_names(thunder.last_backward_traces(f)[-1])) <= 2
+
+
+def test_deep_models_of_small_products_share_the_regions_of_their_layers(monkeypatch):
+    started = []
+
+    def compiler(fn, inputs, mode=None):
+        started.append(fn)
+        return fn, None, lambda: None
+
+    monkeypatch.setattr(inductorex, "compile_with_inductor", compiler)
+    counts = []
+    for depth in (4, 12):
+        region_table.clear()
+        started.clear()
+        torch.manual_seed(0)
+        model = torch.nn.ModuleList([Block() for _ in range(depth)])
+
+        def program(x, model=model):
+            for block in model:
+                x = block(x)
+            return x.square().mean()
+
+        compiled = thunder.jit(program, executors=["torchcompile", "torch"])
+        x = torch.rand(2, 3, 8)
+        torch.testing.assert_close(compiled(x), program(x))
+        compiled(x).backward()
+        counts.append(len(started))
+    assert counts[0] == counts[1]
 
 
 def test_symbolic_sizes_are_left_to_torch():
@@ -150,7 +193,7 @@ def test_regions_need_their_required_operations():
         (torch.nn.functional.gelu, True),
         (torch.Tensor.sum, True),
         (torch.ops.aten.native_layer_norm_backward.default, True),
-        (torch.matmul, False),
+        (torch.matmul, True),
         (torch.nn.functional.embedding, False),
         (torch.nn.functional.scaled_dot_product_attention, False),
         (torch.ops.aten.embedding_dense_backward.default, False),
@@ -161,6 +204,14 @@ def test_regions_need_their_required_operations():
 def test_operations_worth_fusing(fn, expected):
     node = make_trace(lambda x, y: add(x, y)).bound_symbols[2]
     assert is_fusible(node.from_bsym(sym=symbol_for(fn))) == expected
+
+
+@pytest.mark.parametrize("size, expected", [(64, True), (256, False)])
+def test_products_are_fused_by_their_size(size, expected):
+    trace = make_trace(lambda x, y: add(x, y), shape=(size, size))
+    node = trace.bound_symbols[2]
+    for fn in (torch.matmul, torch.mm, torch.nn.functional.linear):
+        assert is_fusible(node.from_bsym(sym=symbol_for(fn))) == expected
 
 
 def test_dtypes_and_devices_that_are_not_fused():
