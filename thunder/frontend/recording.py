@@ -18,7 +18,7 @@ from thunder.core.errors import UnsupportedOpError
 from thunder.core.pytree import tree_flatten, tree_map
 from thunder.core.torch_compat import FakeTensor
 from thunder.torch.mutation import METADATA_METHODS
-from thunder.torch.value_reading import call_on_fakes
+from thunder.torch.value_reading import stand_in_for
 
 _TORCH_DIR = os.path.dirname(torch.__file__)
 _THUNDER_DIR = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -157,7 +157,7 @@ class Recorder(TorchFunctionMode):
         if func in METADATA_METHODS:
             self._check_metadata_call(name, args)
             self.keep_metadata(args[0])
-        result = call_on_fakes(func, args, kwargs)
+        result = stand_in_for(func)(*args, **kwargs)
         has_tensor = any(isinstance(o, torch.Tensor) for o in tree_flatten([result])[0])
         if not has_tensor and (result is not None or name == "__get__"):
             return result

@@ -166,11 +166,6 @@ _STAND_INS: dict[Any, Callable] = {
 }
 
 
-def call_on_fakes(fn: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
-    """`fn(*args, **kwargs)` on tensors without data, for functions that read values too."""
-    return stand_in_for(fn)(*args, **kwargs)
-
-
 def stand_in_for(fn: Callable) -> Callable:
     """What gives the results of `fn` on tensors without data: itself, unless it reads values."""
     try:

@@ -42,7 +42,7 @@ class NeedsAutograd(Exception):
 
 
 _SILENT = {"detach", "alias", "lift_fresh"}
-_SAVES_IN_GRAD_MODE = {"mkldnn_rnn_layer"}
+_SAVES_IN_GRAD_MODE = {"mkldnn_rnn_layer"}  # gives an empty workspace to backward where autograd is off
 
 
 class _Recorder(TorchDispatchMode):

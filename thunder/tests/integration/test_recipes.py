@@ -12,7 +12,7 @@ from thunder.core.errors import ThunderValueError
 from thunder.core.recipe import Interpreter, Lookaside, Plugin, PluginPolicy, Recipe
 from thunder.extend import OperatorExecutor
 from thunder.plugins import get_plugin, get_plugin_names, register_plugin
-from thunder.recipes import BaseRecipe
+from thunder.recipes import BaseRecipe, base
 
 X = torch.linspace(-1, 1, 6).reshape(2, 3)
 
@@ -132,6 +132,20 @@ def test_interpreters():
     assert BaseRecipe(interpreter=Interpreter.THUNDER_FX).interpreter is Interpreter.THUNDER_FX
     with pytest.raises(ThunderValueError, match=r'did you mean "thunder\.jit"'):
         BaseRecipe(interpreter="thunder.jt")
+
+
+def test_the_automatic_recipe_fuses_where_there_are_compilers(monkeypatch):
+    names = lambda: [e.name for e in thunder.compile_data(thunder.compile(torch.sin)).executors_list]  # noqa: E731
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(base.shutil, "which", lambda name: f"/bin/{name}")
+    assert names()[0] == "torchcompile"
+    assert set(names()) >= {e.name for e in thunder.get_default_executors()}
+    monkeypatch.setattr(base.shutil, "which", lambda name: None)
+    assert "torchcompile" not in names()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(base.importlib.util, "find_spec", lambda name: name)
+    assert names()[0] == "torchcompile"
+    assert "torchcompile" not in [e.name for e in BaseRecipe(fuser=None).setup_executors()]
 
 
 def test_fusers():

@@ -27,7 +27,7 @@ from thunder.core.pytree import tree_flatten, tree_iter, tree_map, tree_unflatte
 from thunder.extend.registry import resolve_executors
 from thunder.frontend.capture import CaptureSettings, CompiledGraph
 from thunder.torch.mutation import METADATA_METHODS
-from thunder.torch.value_reading import call_on_fakes, stand_in_for
+from thunder.torch.value_reading import stand_in_for
 
 # What Dynamo too gives up on: the capture of such a call ends in this class of ours under `thunder.jit`.
 _DEPENDS_ON_DATA = (
@@ -87,7 +87,7 @@ class _Recorder(TorchFunctionMode):
         kwargs = kwargs or {}
         if func in METADATA_METHODS:
             self._keep_metadata(args[0])
-        result = call_on_fakes(func, args, kwargs)
+        result = stand_in_for(func)(*args, **kwargs)
         name = getattr(func, "__name__", "")
         if func in _METADATA:
             return result
