@@ -42,9 +42,10 @@ _LEVELS = {
     "critical": logging.CRITICAL,
     "fatal": logging.CRITICAL,
 }
+_TOLD_BY_RECORD = (*_LEVELS, "log")
 # Methods of loggers that log something; the last ones are added to Logger by libraries.
-_LOG_METHODS = (*_LEVELS, "log", "warning_once", "info_once")
-_LOG_FUNCTIONS = {getattr(logging, name): name for name in (*_LEVELS, "log")}
+_LOG_METHODS = (*_TOLD_BY_RECORD, "warning_once", "info_once")
+_LOG_FUNCTIONS = {getattr(logging, name): name for name in _TOLD_BY_RECORD}
 # What Dynamo is to take for one call, instead of looking into it.
 MESSAGE_FUNCTIONS = {
     print,
@@ -212,10 +213,10 @@ class _Recorder:
 
     def log(self, logger: logging.Logger, method: str, args: list[VariableTracker], kwargs: dict[str, Any]) -> None:
         """Notes a call of one of `_LOG_METHODS`."""
-        if method not in _LEVELS and method != "log":
+        if getattr(type(logger), method) is not getattr(logging.Logger, method, None) or method not in _TOLD_BY_RECORD:
             return self.call(getattr(logger, method), args, kwargs)
         known = {name: value.as_python_constant() for name, value in kwargs.items() if name != "extra"}
-        if any(known.pop(name, None) for name in ("exc_info", "stack_info")):
+        if method == "exception" or any(known.pop(name, None) for name in ("exc_info", "stack_info")):
             _refuse("a traceback of the program")
         place = self._place(known.pop("stacklevel", 1))
         level = _LEVELS[method] if method in _LEVELS else args[0].as_python_constant()

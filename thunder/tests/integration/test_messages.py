@@ -204,6 +204,24 @@ def test_levels_of_loggers_are_guarded(capsys):
         logging.disable(logging.NOTSET)
 
 
+class Shouting(logging.Logger):
+    def warning(self, message, *args, **kwargs):
+        super().warning(message.upper(), *args, **kwargs)
+
+
+def test_loggers_with_methods_of_their_own():
+    log = Shouting("thunder_tests.shouting")
+    log.addHandler(records := Records())
+
+    def fn(a):
+        log.warning("loud")
+        log.error("quiet")
+        return a + 1
+
+    torch.testing.assert_close(thunder.jit(fn)(torch.ones(2)), torch.full((2,), 2.0))
+    assert [told[2] for told in records.told] == ["LOUD", "quiet"]
+
+
 def test_loggers_of_libraries(capsys):
     # transformers gives Logger a method that says something once.
     log = transformers_logging.get_logger("transformers.thunder_tests")
@@ -261,6 +279,7 @@ def test_filters_that_a_program_sets(capsys):
     compiled = thunder.jit(in_blocks)
     heard(compiled, capsys, "ignore")  # libraries that are imported set filters, too
     with warnings.catch_warnings(record=True):
+        warnings.simplefilter("always")
         filters = warnings.filters[:]
         compiled(torch.ones(2))
         assert warnings.filters == filters
@@ -320,6 +339,14 @@ def of_a_traceback(a):
     return a
 
 
+def of_an_exception(a):
+    try:
+        raise ValueError
+    except ValueError:
+        LOG.exception("failed")
+    return a
+
+
 def of_values_in_vmap(a):
     return torch.func.vmap(lambda row: (print(row), row * 2)[1])(a)
 
@@ -343,6 +370,7 @@ REFUSED = [
     of_an_object_made_here,
     in_a_branch,
     of_a_traceback,
+    of_an_exception,
     of_values_in_vmap,
     of_values_in_checkpoint,
     of_a_warning_made_by_its_own_init,
