@@ -143,7 +143,10 @@ class Twin:
     is_random: bool = False
 
 
-_SPECIAL_TWINS: dict[str, Any] = {"zero_": torch.zeros_like, "fill_": torch.fill, "squeeze_": None, "__setitem__": None}
+_SPECIAL_TWINS: dict[str, Any] = {
+    "zero_": torch.zeros_like, "fill_": torch.fill, "squeeze_": None, "__setitem__": None,
+    "embedding_renorm_": torch.ops.aten.embedding_renorm.default,
+}  # fmt: skip
 
 
 def _named_twin(fn: Any) -> Any:

@@ -30,6 +30,8 @@ def _inplace_symbol(node: BoundSymbol) -> Symbol | None:
         return prims.view_update_
     if node.sym is prims.copy_with_setitem:
         return prims.setitem_
+    if node.sym.torch_fn is torch.ops.aten.embedding_renorm.default:
+        return symbol_for(torch.embedding_renorm_)
     name = getattr(node.sym.torch_fn, "__name__", "")
     made_from_write = "functionalization" in node.origin.passes and node.sym.executor is None
     method = (

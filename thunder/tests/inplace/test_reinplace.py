@@ -220,3 +220,5 @@ def test_embeddings_renormalize_their_rows(module, requires_grad, options):
             r.square().sum().backward()
         torch.testing.assert_close(ours.weight.grad, expected.weight.grad)
     assert compiled(*indices).requires_grad == requires_grad
+    names = [n.sym.name for n in thunder.last_traces(compiled)[-1].bound_symbols]
+    assert ("embedding_renorm_" in names) == ("copy_" not in names) == ("skip_inplace_functionalization" not in options)
