@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from thunder.core.errors import DoubleBackwardError
+from thunder.core.torch_compat import functorch_is_active
 from thunder.program import Program
 
 
@@ -56,7 +57,6 @@ class ThunderFunction(torch.autograd.Function):
 
 # torch's own, without what `Function.apply` does in Python around it for functorch, which takes as long as the call.
 apply_directly = super(torch.autograd.Function, ThunderFunction).apply
-functorch_is_active = torch._C._are_functorch_transforms_active
 
 
 class _NoSecondGradient(torch.autograd.Function):

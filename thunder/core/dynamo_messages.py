@@ -32,6 +32,8 @@ from torch._dynamo.variables.misc import ExceptionVariable, LoggingLoggerVariabl
 from torch._dynamo.variables.user_defined import UserDefinedExceptionObjectVariable
 from torch._higher_order_ops.wrap import TagActivationCheckpoint
 
+from thunder.core.torch_compat import functorch_is_active
+
 _LEVELS = {
     "debug": logging.DEBUG,
     "info": logging.INFO,
@@ -56,7 +58,6 @@ MESSAGE_FUNCTIONS = {
     logging.getLogger,
     *_LOG_FUNCTIONS,
 }
-functorch_is_active = torch._C._are_functorch_transforms_active
 # Code that is between the user's call and the program, or between the program and what plays back.
 _BETWEEN = tuple(str(path) for path in (Path(torch._dynamo.__file__).parent, Path(__file__).parents[1]))
 

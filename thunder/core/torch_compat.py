@@ -27,10 +27,11 @@ from torch.utils._pytree import SequenceKey
 
 __all__ = [
     "DataDependentOutputException", "DynamicOutputShapeException", "FakeTensor", "FakeTensorMode",
-    "HigherOrderOperator", "OpOverload", "OpOverloadPacket", "SequenceKey", "TorchDispatchMode", "allow_in_graph",
-    "allowed_later", "asks_for_values", "aten_packet", "call_compiled", "compile_with_inductor", "dynamo_compat",
-    "enable_python_dispatcher", "expression_of", "fake_mode_of_tracing", "guard_or_false", "guard_or_true",
-    "guards_of_capture", "is_functorch_value", "is_mutable", "load_inductor_artifact", "method_key", "no_autocast",
+    "HigherOrderOperator", "OpOverload", "OpOverloadPacket", "SequenceKey", "TorchDispatchMode",
+    "allow_in_graph", "allowed_later", "asks_for_values", "aten_packet", "call_compiled",
+    "compile_with_inductor", "dynamo_compat", "enable_python_dispatcher", "expression_of",
+    "fake_mode_of_tracing", "functorch_is_active", "guard_or_false", "guard_or_true", "guards_of_capture",
+    "is_functorch_value", "is_mutable", "load_inductor_artifact", "method_key", "no_autocast",
     "source_of_input", "storage_key", "tracing_fake_mode", "unbacked_bool", "unbacked_size",
     "without_saved_tensor_hooks",
 ]  # fmt: skip
@@ -210,6 +211,9 @@ def overload_of(custom_op: Any) -> OpOverload:
 def is_mutable(op: OpOverload) -> bool:
     """Whether an operation writes to any of its arguments."""
     return op._schema.is_mutable
+
+
+functorch_is_active = torch._C._are_functorch_transforms_active  # whether a torch.func transform runs
 
 
 def is_functorch_value(x: Any) -> bool:

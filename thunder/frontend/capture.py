@@ -21,6 +21,7 @@ from thunder.core.pytree import tree_flatten
 from thunder.core.torch_compat import (
     FakeTensorMode,
     fake_mode_of_tracing,
+    functorch_is_active,
     tracing_fake_mode,
     without_saved_tensor_hooks,
 )
@@ -32,7 +33,7 @@ from thunder.frontend.lowering import Lowering, example_value, input_name
 from thunder.frontend.prologue import Prologue
 from thunder.frontend.version_checks import Refusals, fake_like, refresh_examples, refusals_of_graph
 from thunder.pipeline import Program, compile_program
-from thunder.runtime import apply_directly, functorch_is_active, run
+from thunder.runtime import apply_directly, run
 
 
 @dataclass
