@@ -28,9 +28,8 @@ def configure_from_env() -> None:
     for area in areas:
         if area not in LOG_AREAS:
             allowed = ", ".join(LOG_AREAS)
-            warnings.warn(
-                f'THUNDER_LOGS: unknown area "{area}"{did_you_mean(area, LOG_AREAS)} Allowed: {allowed}', stacklevel=2
-            )
+            hint = did_you_mean(area, LOG_AREAS)
+            warnings.warn(f'THUNDER_LOGS: unknown area "{area}"{hint or "."} Allowed: {allowed}', stacklevel=2)
     for area in known:
         logger = logging.getLogger(ROOT) if area == "all" else get_logger(area)
         logger.setLevel(logging.DEBUG)

@@ -35,7 +35,7 @@ class ExecutorRegistry:
         if not isinstance(name, str) or name not in self.executors:
             known = ", ".join(sorted(str(k) for k in self.executors))
             hint = did_you_mean(name, [str(k) for k in self.executors]) if isinstance(name, str) else ""
-            raise ThunderValueError(f"{name!r} is no executor{hint}. Registered executors: {known}")
+            raise ThunderValueError(f"{name!r} is no executor{hint or '.'} Registered executors: {known}")
         return self.executors[name]
 
 

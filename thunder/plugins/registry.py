@@ -21,7 +21,7 @@ def get_plugin(name: str) -> Callable[[], Any]:
     if name not in names_to_plugins:
         known = ", ".join(get_plugin_names()) or "none"
         hint = did_you_mean(name, get_plugin_names())
-        raise ThunderValueError(f"unknown plugin {name!r}{hint}. Known plugins: {known}")
+        raise ThunderValueError(f"unknown plugin {name!r}{hint or '.'} Known plugins: {known}")
     return names_to_plugins[name]
 
 

@@ -26,7 +26,8 @@ def get_recipe_class(name: str) -> type[Recipe]:
     """The recipe of this name. Raises ThunderValueError, with the nearest name, if there is none."""
     if name not in names_to_recipes:
         known = ", ".join([AUTO, *get_recipes()])
-        raise ThunderValueError(f"unknown recipe {name!r}{did_you_mean(name, get_recipes())}. Known recipes: {known}")
+        hint = did_you_mean(name, get_recipes())
+        raise ThunderValueError(f"unknown recipe {name!r}{hint or '.'} Known recipes: {known}")
     return names_to_recipes[name]
 
 

@@ -80,9 +80,10 @@ def test_resolving():
 
 @pytest.mark.parametrize("resolve", [extend.resolve_executors, lambda x: extend.add_executor_lists(x, None)])
 def test_an_unknown_name_is_an_error_with_the_nearest_one(resolve):
-    with pytest.raises(ThunderValueError, match=r"'torhc' is no executor.*torch.*Registered executors: .*python"):
+    expected = r"'torhc' is no executor; did you mean \"torch\"\? Registered executors: .*python"
+    with pytest.raises(ThunderValueError, match=expected):
         resolve(["torhc"])
-    with pytest.raises(ThunderValueError, match="3 is no executor"):
+    with pytest.raises(ThunderValueError, match=r"3 is no executor\. Registered"):
         resolve([3])
     with pytest.raises(ValueError, match="torch"):
         thunder.jit(torch.sin, executors=["torhc"])
