@@ -283,17 +283,18 @@ def call_compiled(
     the second callable is Inductor's code itself; it must be called with autograd and autocast off.
     """
     graphs = _module("torch._inductor.output_code").CompiledFxGraph
-    call, thread = graphs.__call__, threading.get_ident()
+    thread = threading.get_ident()
     seen: list[tuple[Any, list, Any]] = []
+    with _first_calls:  # the method read here is torch's, not another thread's watch
+        call = graphs.__call__
 
-    def watched(graph: Any, inputs: Any) -> Any:
-        given = list(inputs)
-        results = call(graph, inputs)
-        if threading.get_ident() == thread:
-            seen.append((graph, given, results))
-        return results
+        def watched(graph: Any, inputs: Any) -> Any:
+            given = list(inputs)
+            results = call(graph, inputs)
+            if threading.get_ident() == thread:
+                seen.append((graph, given, results))
+            return results
 
-    with _first_calls:
         graphs.__call__ = watched
         try:
             outputs = compiled(*tensors)

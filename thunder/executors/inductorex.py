@@ -411,8 +411,10 @@ class TorchCompileExecutor(RegionFusionExecutor):
 
         A region that meets others compiles again.
         """
+        nodes = trace.bound_symbols
+        last = max((n for n, node in enumerate(nodes) if isinstance(node.sym.python_impl, RegionProgram)), default=-1)
         strides = PredictedStrides()
-        for node in trace.bound_symbols:
+        for node in nodes[: last + 1]:
             if isinstance(region := node.sym.python_impl, RegionProgram):
                 region.compile_ahead(node.flat_args, [strides.of(p) for p in node.flat_args])
             strides.see(node)

@@ -38,8 +38,8 @@ class PredictedStrides:
         except Exception:  # an operation may ask for what fake tensors do not have
             return
         results = [r.strides for r in tree_flatten([found])[0] if isinstance(r, TensorMeta)]
-        for o, strides in zip(made, results, strict=True):
-            self._known[o.name] = strides
+        if len(results) == len(made):  # a node need not name all that its function gives
+            self._known.update(zip([o.name for o in made], results, strict=True))
 
     def _with_layout(self, x: Any) -> Any:
         if not isinstance(x, TensorProxy) or x.layout is not None:

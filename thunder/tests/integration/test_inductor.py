@@ -403,6 +403,21 @@ def test_what_changes_inputs_or_results_is_called_as_it_is():
         torch.testing.assert_close(list(call(x, y)), list(outputs))
 
 
+def test_first_calls_in_two_threads_leave_torch_as_it_was():
+    torchs_own = CompiledFxGraph.__call__
+    x = torch.rand(2)
+    other = threading.Thread(target=call_compiled, args=(lambda a: [a], [x]))
+
+    def compiled(a):
+        other.start()
+        other.join(0.5)  # it waits for this call to end
+        return [a]
+
+    call_compiled(compiled, [x])
+    other.join()
+    assert CompiledFxGraph.__call__ is torchs_own
+
+
 def tensor_like(name: str, t: torch.Tensor) -> TensorProxy:
     return TensorProxy(name, shape=tuple(t.shape), device=t.device, dtype=t.dtype)
 
