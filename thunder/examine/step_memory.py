@@ -105,12 +105,15 @@ class _Counter(TorchDispatchMode):
             if (key := storage._cdata) not in self._watched:
                 self.alive[key] = (self.line, storage.nbytes())
                 self.events.append(self.alive[key])
-                self._watched[key] = weakref.ref(storage, partial(self._gone, key))
+                self._watch(storage)
 
     def exclude(self, values: Any) -> None:
         """Leaves the memory of these tensors out: it was there before."""
         for storage in _storages(values):
-            self._watched[storage._cdata] = weakref.ref(storage, partial(self._gone, storage._cdata))
+            self._watch(storage)
+
+    def _watch(self, storage: torch.UntypedStorage) -> None:
+        self._watched[storage._cdata] = weakref.ref(storage, partial(self._gone, storage._cdata))
 
     def _gone(self, key: int, _: Any) -> None:
         del self._watched[key]
