@@ -20,7 +20,7 @@ from thunder.core.transforms.protect import ProtectOverwritten
 from thunder.core.transforms.recompute import RecomputeInBackward
 from thunder.core.transforms.reinplace import Reinplace
 from thunder.core.transforms.rematerialize import Rematerialize
-from thunder.core.transforms.split import split_forward_backward
+from thunder.core.transforms.split import SplitTraces, split_forward_backward
 from thunder.core.update_aliases import alias_engine
 from thunder.executors.passes import Fusion, TransformForExecution
 from thunder.program import Differentiated, PartialBackwards, saved_names
@@ -70,11 +70,10 @@ def execution_passes(options: CompileOptions) -> list[Any]:
 
 
 def _with_gradient(trace: TraceCtx, parts: ProgramParts, ctx: PassContext, transforms: Sequence[Any]) -> Program:
-    backward_ctx = PassContext(ctx.options, ctx.executors, phase_ns=ctx.phase_ns, check_level=ctx.check_level)
-
     def differentiate(
-        given: Sequence[int] | None, ctx: PassContext, backward_ctx: PassContext, saved: frozenset | None = None
-    ) -> Differentiated:
+        given: Sequence[int] | None, ctx: PassContext, saved: frozenset | None = None
+    ) -> tuple[TraceCtx, TraceCtx]:
+        """The joint trace before and after the execution passes."""
         joint = run_passes(
             [
                 FunctionPass(lambda t, c: joint_trace(t, c.executors, given), "autodiff", "joint"),
@@ -85,25 +84,31 @@ def _with_gradient(trace: TraceCtx, parts: ProgramParts, ctx: PassContext, trans
             trace,
             ctx,
         )
-        executable = run_passes(execution_passes(ctx.options), joint, ctx)
-        split = split_forward_backward(executable)
+        return joint, run_passes(execution_passes(ctx.options), joint, ctx)
+
+    def compile_backward(split: SplitTraces, executable: TraceCtx, ctx: PassContext) -> Callable | None:
         if split.backward is None:
-            return Differentiated(joint, split, None)
-        backward = run_passes(_final_passes(split.backward, transforms), executable, backward_ctx)
-        return Differentiated(joint, split, backward.python_callable(include_decorators=False))
+            return None
+        backward = run_passes(_final_passes(split.backward, transforms), executable, ctx)
+        return backward.python_callable(include_decorators=False)
 
     def differentiate_partly(given: Sequence[int]) -> Differentiated:
         new = [PassContext(ctx.options, ctx.executors, check_level=ctx.check_level) for _ in range(2)]
-        return differentiate(given, *new, saved_names(full.split))
+        joint, executable = differentiate(given, new[0], saved_names(full.split))
+        split = split_forward_backward(executable)
+        return Differentiated(joint, split, compile_backward(split, executable, new[1]))
 
-    full = differentiate(None, ctx, backward_ctx)
-    forward = run_passes(_final_passes(full.split.forward, transforms), full.joint, ctx)
+    joint, executable = differentiate(None, ctx)
+    split = split_forward_backward(executable)
+    forward = run_passes(_final_passes(split.forward, transforms), joint, ctx)
+    backward_ctx = PassContext(ctx.options, ctx.executors, phase_ns=ctx.phase_ns, check_level=ctx.check_level)
+    full = Differentiated(joint, split, compile_backward(split, executable, backward_ctx))
     epilogue, epilogue_traces = _epilogue(parts, ctx)
     return Program(
         forward.python_callable(include_decorators=False),
         full.backward,
         epilogue,
-        full.split.differentiable,
+        split.differentiable,
         ctx.history,
         backward_ctx.history,
         epilogue_traces,

@@ -13,7 +13,7 @@ import torch
 
 from thunder.benchmarks.bench import Plan, run
 from thunder.benchmarks.models import MODELS, parse
-from thunder.benchmarks.peers import INDUCTOR, PEERS, THUNDER_FUSED, available_peers
+from thunder.benchmarks.peers import INDUCTOR, INDUCTOR_GRAPHS, PEERS, THUNDER_FUSED, THUNDER_GRAPHS, available_peers
 from thunder.benchmarks.plot import write_plot
 from thunder.benchmarks.report import errors, text
 
@@ -25,7 +25,7 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m thunder.benchmarks", description=__doc__)
     models_help = f"of {', '.join(MODELS)}; default: {' '.join(DEFAULT_MODELS)}"
     parser.add_argument("--models", nargs="+", metavar="NAME[:LAYERS,...]", help=models_help)
-    peers_help = f"of {', '.join(PEERS)}; default: all that are installed"
+    peers_help = f"of {', '.join(PEERS)}; default: all that are installed and for the device"
     parser.add_argument("--peers", nargs="+", choices=list(PEERS), metavar="PEER", help=peers_help)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all numbers there")
     plot_help = "draw first steps against depth there (needs matplotlib and a model with several depths)"
@@ -59,12 +59,17 @@ def show_progress(line: str) -> None:
         sys.stderr.flush()
 
 
+def _default_peers(device: str, quick: bool) -> list[str]:
+    compiling = (INDUCTOR, THUNDER_FUSED, INDUCTOR_GRAPHS, THUNDER_GRAPHS) if quick else ()
+    return [p for p in available_peers(device) if p not in compiling]
+
+
 def main(arguments: list[str]) -> int:
     """Measures and prints; 1 if a measurement failed."""
     parsed = parse_arguments(arguments)
     plan = Plan(
         models=parsed.models,
-        peers=parsed.peers or [p for p in available_peers() if not (parsed.quick and p in (INDUCTOR, THUNDER_FUSED))],
+        peers=parsed.peers or _default_peers(parsed.device, parsed.quick),
         first_repeats=parsed.first_repeats or (1 if parsed.quick else 3),
         steady_repeats=parsed.steady_repeats or (3 if parsed.quick else 15),
         device=parsed.device,

@@ -1,4 +1,4 @@
-"""Who is compared: eager PyTorch, torch.compile with three backends, and thunder with two lists of executors."""
+"""Who is compared: eager PyTorch, torch.compile with its backends, thunder with several executors, CUDA graphs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import torch
 
 from thunder.extend.registry import get_executor
 from thunder.jit import jit
+from thunder.transforms.cudagraph import CUDAGraphTransform
 
 
 @dataclass(frozen=True)
@@ -17,15 +18,16 @@ class Peer:
 
     compiler: from a module or function to a callable that is used in its place.
     executor: the thunder executor without which the peer does not exist.
+    device: the only kind of device that it is for, or None.
     """
 
     name: str
     compiler: Callable
     executor: str | None = None
+    device: str | None = None
 
-    @property
-    def is_available(self) -> bool:
-        return self.executor is None or get_executor(self.executor) is not None
+    def is_available(self, device: str = "cpu") -> bool:
+        return self.device in (None, device) and (self.executor is None or get_executor(self.executor) is not None)
 
     @property
     def is_thunder(self) -> bool:
@@ -40,12 +42,17 @@ def _with_backend(backend: str) -> Callable:
     return lambda fn: torch.compile(fn, backend=backend, fullgraph=True)
 
 
-def _thunder_fused(fn: Callable) -> Callable:
-    return jit(fn, executors=["torchcompile"])
+def _with_executor(name: str) -> Callable:
+    return lambda fn: jit(fn, executors=[name])
+
+
+def _with_graphs(fn: Callable) -> Callable:
+    return jit(fn, executors=["torchcompile"], transforms=[CUDAGraphTransform()])
 
 
 EAGER, DYNAMO, AOT, INDUCTOR = "eager", "torch.compile[eager]", "torch.compile[aot_eager]", "torch.compile[inductor]"
-THUNDER, THUNDER_FUSED = "thunder", "thunder[torchcompile]"
+INDUCTOR_GRAPHS = "torch.compile[reduce-overhead]"
+THUNDER, THUNDER_FUSED, THUNDER_GRAPHS = "thunder", "thunder[torchcompile]", "thunder[reduce-overhead]"
 
 PEERS: dict[str, Peer] = {
     p.name: p
@@ -56,11 +63,14 @@ PEERS: dict[str, Peer] = {
         Peer(INDUCTOR, _with_backend("inductor")),
         # All executors named: the default list may come to include a fuser.
         Peer(THUNDER, lambda fn: jit(fn, executors=["torch", "python"])),
-        Peer(THUNDER_FUSED, _thunder_fused, "torchcompile"),
+        Peer(THUNDER_FUSED, _with_executor("torchcompile"), "torchcompile"),
+        *(Peer(f"thunder[{name}]", _with_executor(name), name, "cuda") for name in ("nvfuser", "cudnn")),
+        Peer(INDUCTOR_GRAPHS, lambda fn: torch.compile(fn, mode="reduce-overhead", fullgraph=True), device="cuda"),
+        Peer(THUNDER_GRAPHS, _with_graphs, "torchcompile", "cuda"),
     )
 }
 
 
-def available_peers() -> list[str]:
-    """Names of the peers that this installation can run, in the order of the tables."""
-    return [name for name, peer in PEERS.items() if peer.is_available]
+def available_peers(device: str = "cpu") -> list[str]:
+    """Names of the peers that this installation can run on a kind of device, in the order of the tables."""
+    return [name for name, peer in PEERS.items() if peer.is_available(device)]

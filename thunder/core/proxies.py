@@ -372,7 +372,10 @@ class TensorProxy(Proxy, TensorProxyInterface):
         return _Numel.of(self._shape)
 
     def replace(self, **changes: Any) -> TensorProxy:
-        """A tensor with some facts changed; a new name unless `name` is given. The layout is kept unless given."""
+        """A tensor with some facts changed; a new name unless `name` is given. The layout is kept unless given.
+
+        A tensor of another name is another value, which STATIC_MEMORY_LOCATION says nothing about.
+        """
         facts = {
             "shape": self._shape,
             "device": self._device,
@@ -385,7 +388,10 @@ class TensorProxy(Proxy, TensorProxyInterface):
             "layout": self.layout,
         }
         facts.update(changes)
-        return TensorProxy(facts.pop("name", None), **facts)
+        name = facts.pop("name", None)
+        if name != self.name and "tags" not in changes:
+            facts["tags"] = self.tags - {ProxyTag.STATIC_MEMORY_LOCATION}
+        return TensorProxy(name, **facts)
 
     def type_string(self) -> str:
         dims = ", ".join(str(s) for s in self._shape)

@@ -31,9 +31,9 @@ __all__ = [
     "allow_in_graph", "allowed_later", "asks_for_values", "aten_packet", "call_compiled",
     "compile_with_inductor", "dynamo_compat", "enable_python_dispatcher", "expression_of",
     "fake_mode_of_tracing", "functorch_is_active", "guard_or_false", "guard_or_true", "guards_of_capture",
-    "is_functorch_value", "is_mutable", "load_inductor_artifact", "method_key", "no_autocast",
-    "source_of_input", "storage_key", "tracing_fake_mode", "unbacked_bool", "unbacked_size",
-    "without_saved_tensor_hooks",
+    "is_functorch_value", "is_mutable", "is_static_input", "load_inductor_artifact", "method_key", "no_autocast",
+    "source_of_input", "storage_key", "storage_use_count", "tracing_fake_mode", "unbacked_bool",
+    "unbacked_size", "without_saved_tensor_hooks",
 ]  # fmt: skip
 
 
@@ -141,6 +141,11 @@ def source_of_input(placeholder: Any) -> Any:
     return getattr(placeholder.meta.get("grapharg"), "source", None)
 
 
+def is_static_input(placeholder: Any) -> bool:
+    """Whether Dynamo says that a captured graph's input stays where it is between calls, as parameters do."""
+    return "_dynamo_static_input_type" in (placeholder.meta.get("tensor_dict") or ())
+
+
 def without_saved_tensor_hooks() -> AbstractContextManager[None]:
     """In this block, what autograd saves stays as it is: the hooks in force are for the user's program."""
     if torch._C._autograd._top_saved_tensors_default_hooks(True) is None:
@@ -192,6 +197,11 @@ def storage_key(t: torch.Tensor) -> int | None:
         return t.untyped_storage()._cdata
     except NotImplementedError:
         return None
+
+
+def storage_use_count(storage: torch.UntypedStorage) -> int:
+    """How many tensors and storage objects refer to the memory, those that only autograd keeps included."""
+    return torch._C._storage_Use_Count(storage._cdata)
 
 
 def aten_packet(name: str) -> OpOverloadPacket | None:

@@ -44,10 +44,15 @@ def is_collective(node: BoundSymbol) -> bool:
     return isinstance(fn, OpOverload) and "c10d" in fn.namespace
 
 
-def is_fusion_barrier(node: BoundSymbol) -> bool:
-    """Whether no region may contain the node, whatever an executor says."""
-    structural = node.sym.is_fusion or not node.defined or node.sym is prims.get_grad
+def runs_alone(node: BoundSymbol) -> bool:
+    """Whether the node does more than compute its outputs, so that nothing may run as one with it."""
+    structural = not node.defined or node.sym is prims.get_grad
     return structural or node.has_effects or is_collective(node)
+
+
+def is_fusion_barrier(node: BoundSymbol) -> bool:
+    """Whether no region may contain the node, whatever an executor says. A region is in no other region."""
+    return node.sym.is_fusion or runs_alone(node)
 
 
 def fusion_class(node: BoundSymbol) -> FusionClass:
@@ -323,13 +328,18 @@ def _consecutive(kinds: Sequence[FusionClass | None]) -> list[list[int]]:
 
 
 def fuse_bound_symbols(
-    trace: TraceCtx, can_fuse: CanFuse, fusion_type: FusionType | None = None
+    trace: TraceCtx,
+    can_fuse: CanFuse,
+    fusion_type: FusionType | None = None,
+    *,
+    is_barrier: CanFuse = is_fusion_barrier,
 ) -> list[list[BoundSymbol]]:
     """The trace's nodes in groups that may run as one, in an order in which they may run.
 
     Args:
         trace: ends with its return node, which stays last and alone.
         can_fuse: which nodes may be in a region; barriers are in none, whatever it says.
+        is_barrier: what is a barrier; at least what `runs_alone`.
         fusion_type: "consecutive" takes maximal runs of neighbours and keeps the order; "dataflow" follows the
             dependency graph. None takes the compile option.
 
@@ -339,7 +349,7 @@ def fuse_bound_symbols(
     if fusion_type is None:
         fusion_type = get_compile_option("fusion_type", "how fusion regions grow: consecutive or dataflow")
     nodes = trace.bound_symbols[:-1]
-    kinds = [fusion_class(n) if not is_fusion_barrier(n) and can_fuse(n) else None for n in nodes]
+    kinds = [fusion_class(n) if not is_barrier(n) and can_fuse(n) else None for n in nodes]
     if fusion_type == "consecutive":
         groups = _consecutive(kinds)
     else:

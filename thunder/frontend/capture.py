@@ -22,6 +22,7 @@ from thunder.core.torch_compat import (
     FakeTensorMode,
     fake_mode_of_tracing,
     functorch_is_active,
+    is_static_input,
     tracing_fake_mode,
     without_saved_tensor_hooks,
 )
@@ -191,7 +192,10 @@ class CompiledGraph:
         inputs = []
         for node, requires_grad in zip(placeholders, self._requires_grad, strict=True):
             p = lowering.input_proxy(
-                example_value(node), input_name(node.name, self.settings.argument_names), requires_grad=requires_grad
+                example_value(node),
+                input_name(node.name, self.settings.argument_names),
+                requires_grad=requires_grad,
+                is_static=is_static_input(node),
             )
             inputs.append(p)
         inputs = _share_memory(lowering, placeholders, inputs, pattern)

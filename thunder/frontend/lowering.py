@@ -21,7 +21,7 @@ from torch import fx
 from thunder.core import prims
 from thunder.core.errors import OpaqueRegionError, UnsupportedOpError
 from thunder.core.origin import NO_GRAD, RECOMPUTE_IN_BACKWARD, SourceLocation, origin
-from thunder.core.proxies import AnyProxy, Layout, NumberProxy, Proxy, TensorProxy
+from thunder.core.proxies import AnyProxy, Layout, NumberProxy, Proxy, ProxyTag, TensorProxy
 from thunder.core.pytree import tree_flatten, tree_iter, tree_map
 from thunder.core.sizes import SYMBOLIC_TYPES, concrete
 from thunder.core.torch_compat import (
@@ -128,11 +128,14 @@ class Lowering:
 
     # Values
 
-    def input_proxy(self, fake: Any, name: str, *, requires_grad: bool | None = None) -> Any:
-        """The proxy for a graph input."""
+    def input_proxy(
+        self, fake: Any, name: str, *, requires_grad: bool | None = None, is_static: bool = False
+    ) -> Any:
+        """The proxy for a graph input. `is_static`: it is at one place in memory at all calls."""
         if isinstance(fake, torch.Tensor):
             wanted = fake.requires_grad if requires_grad is None else requires_grad
-            return self.tensor_proxy(fake, name=self.trace.unique_name(name), requires_grad=wanted)
+            tags = {ProxyTag.STATIC_MEMORY_LOCATION} if is_static else None
+            return self.tensor_proxy(fake, name=self.trace.unique_name(name), requires_grad=wanted, tags=tags)
         if isinstance(fake, SYMBOLIC_TYPES):
             expr = str(fake.node.expr)
             if expr.isidentifier() and expr not in self.trace.names:
@@ -140,7 +143,7 @@ class Lowering:
                 return NumberProxy(expr, python_type=fake.node.pytype)
         return AnyProxy(fake, name=self.trace.unique_name(name))
 
-    def tensor_proxy(self, fake: torch.Tensor, *, name: str, requires_grad: bool) -> TensorProxy:
+    def tensor_proxy(self, fake: torch.Tensor, *, name: str, requires_grad: bool, tags: Any = None) -> TensorProxy:
         key = storage_key(fake)
         storage, shift = self._aliased.get(key, (None, 0))  # type: ignore[arg-type]
         layout = layout_of(fake, self.ids, key)
@@ -153,6 +156,7 @@ class Lowering:
             dtype=fake.dtype,
             requires_grad=requires_grad,
             layout=layout,
+            tags=tags,
         )
         if key is not None:
             self._key_of[p.name] = key

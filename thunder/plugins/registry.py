@@ -7,8 +7,9 @@ from typing import Any
 
 from thunder.core.baseutils import did_you_mean
 from thunder.core.errors import ThunderValueError
+from thunder.plugins.reduce_overhead import ReduceOverhead
 
-names_to_plugins: dict[str, Callable[[], Any]] = {}
+names_to_plugins: dict[str, Callable[[], Any]] = {"reduce-overhead": ReduceOverhead}
 
 
 def get_plugin_names() -> list[str]:

@@ -72,12 +72,20 @@ def test_like_gives_defaults():
 
 
 def test_replace_changes_some_facts_and_keeps_the_rest():
-    p = make(requires_grad=True, tags={ProxyTag.STATIC_MEMORY_LOCATION}, layout=Layout(1, (3, 1), 2))
+    p = make(requires_grad=True, tags={ProxyTag.DETACHED_AUTOGRAD_GRAPH}, layout=Layout(1, (3, 1), 2))
     q = p.replace(name="q", shape=(6,), requires_grad=False)
     assert (q.name, q.shape, q.requires_grad) == ("q", (6,), False)
     assert (q.tags, q.layout) == (p.tags, p.layout)
     assert (p.shape, p.requires_grad) == ((2, 3), True)
     assert p.replace_name("z").name == "z"
+
+
+def test_only_the_same_value_stays_at_a_static_location():
+    static = {ProxyTag.STATIC_MEMORY_LOCATION}
+    p = make(tags=static)
+    assert p.replace(name=p.name, requires_grad=True).tags == static
+    assert p.replace(name="q").tags == frozenset()
+    assert p.replace(name="q", tags=static).tags == static
 
 
 def test_names_are_made_in_the_current_trace():
