@@ -13,7 +13,7 @@ from thunder.core.trace import TraceCtx
 from thunder.core.transforms.autodiff import joint_trace
 from thunder.core.transforms.cse import CommonSubexpressionElimination
 from thunder.core.transforms.dce import DeadCodeElimination
-from thunder.core.transforms.del_last_used import DeleteLastUsed
+from thunder.core.transforms.del_last_used import DeleteLastUsed, HandOverToRegions
 from thunder.core.transforms.inplace import ProgramParts, split_effects
 from thunder.core.transforms.markers import RemoveMarkers
 from thunder.core.transforms.protect import ProtectOverwritten
@@ -139,7 +139,7 @@ def _final_passes(trace: TraceCtx, transforms: Sequence[Any]) -> list[Any]:
         )
         for tr in transforms
     ]
-    return [FunctionPass(lambda t, c: trace, "split", "executable"), DeleteLastUsed(), *hooks]
+    return [FunctionPass(lambda t, c: trace, "split", "executable"), DeleteLastUsed(), *hooks, HandOverToRegions()]
 
 
 def _epilogue(parts: ProgramParts, ctx: PassContext) -> tuple[Callable | None, list[TraceCtx]]:

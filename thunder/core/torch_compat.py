@@ -285,8 +285,10 @@ _first_calls = threading.Lock()
 
 def call_compiled(
     compiled: Callable[..., Any], tensors: Sequence[torch.Tensor]
-) -> tuple[Sequence[torch.Tensor], Callable[..., Any]]:
-    """The results of a callable that Inductor gave, and a faster callable that gives the same.
+) -> tuple[Sequence[torch.Tensor], Callable[[list], Any]]:
+    """The results of a callable that Inductor gave, and a faster one that gives the same, out of a list of tensors.
+
+    The second empties the list, and frees what nobody else holds at its last use.
 
     What torch puts around Inductor's code takes several times as long as a small kernel, and nothing of it is needed
     for functions that write to no input. Where this first call shows that it passes inputs and results on as they are,
@@ -311,17 +313,28 @@ def call_compiled(
         finally:
             graphs.__call__ = call
     if len(seen) != 1:
-        return outputs, compiled
+        return outputs, _taking_a_list(compiled)
     graph, given, results = seen[0]
     code = getattr(graph, "current_callable", None)
     if code is None or not (_same(given, tensors) and _same(results, outputs)):
-        return outputs, compiled
+        return outputs, _taking_a_list(compiled)
     return outputs, functools.partial(_run_code, code, compiled)
 
 
-def _run_code(code: Callable[[list], Any], owner: Any, *inputs: torch.Tensor) -> Any:
+def _taking_a_list(fn: Callable[..., Any]) -> Callable[[list], Any]:
+    """`fn` with its arguments in a list, which is emptied before it runs."""
+
+    def run(tensors: list) -> Any:
+        given = tuple(tensors)
+        tensors.clear()
+        return fn(*given)
+
+    return run
+
+
+def _run_code(code: Callable[[list], Any], owner: Any, inputs: list) -> Any:
     """Inductor's code, which takes its inputs out of a list. Dropping `owner` would end what the code runs on."""
-    return code(list(inputs))
+    return code(inputs)
 
 
 def _same(one: Sequence[Any], other: Sequence[Any]) -> bool:

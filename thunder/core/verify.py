@@ -15,8 +15,8 @@ from typing import Any, NoReturn
 from thunder.core.errors import ThunderError, TraceVerificationError, user_location
 from thunder.core.origin import BACKWARD, Origin
 from thunder.core.printer import _Context, print_node
-from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
-from thunder.core.pytree import tree_flatten
+from thunder.core.proxies import CollectionProxy, NumberProxy, Proxy, TensorProxy
+from thunder.core.pytree import tree_flatten, tree_iter
 from thunder.core.sizes import hint
 from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx, from_trace
@@ -29,8 +29,8 @@ STAGES = ("captured", "aliased", "functional", "joint", "split", "executable")
 # Primitives that give a trace its frame: they stand for no line of the program.
 _FRAME = frozenset(
     {
-        "RETURN", "DEL", "UNPACK_TRIVIAL", "UNPACK_SEQUENCE", "CLEAR_MUTABLE_COLLECTION", "COMMENT", "SINK", "GET_GRAD",
-        "TENSOR_CONSTANT", "SET_GRAD_ENABLED", "LATE_SAVED", "COPY_",
+        "RETURN", "DEL", "UNPACK_TRIVIAL", "UNPACK_SEQUENCE", "PACK_LIST", "CLEAR_MUTABLE_COLLECTION", "COMMENT",
+        "SINK", "GET_GRAD", "TENSOR_CONSTANT", "SET_GRAD_ENABLED", "LATE_SAVED", "COPY_",
     }
 )  # fmt: skip
 
@@ -206,6 +206,8 @@ class _Check:
             if not parts:
                 continue
             known = {p.name for p in node.flat_proxy_args}
+            for packed in (p for p in node.flat_proxy_args if isinstance(p, CollectionProxy)):
+                known.update(p.name for p in tree_iter(packed.coll) if isinstance(p, Proxy))
             for part in parts:
                 for p in part.flat_proxy_args:
                     if p.name not in known and not isinstance(p, NumberProxy):

@@ -18,10 +18,10 @@ def get_fusion_symbols(trace: TraceCtx, warn_if_fusions_unavailable: bool = True
 
 
 def get_fusions(trace: TraceCtx, warn_if_fusions_unavailable: bool = True) -> list[tuple[str, Callable]]:
-    """Name and callable of each fused region, in program order."""
+    """Name and callable of each fused region, in program order. A callable takes the region's inputs one by one."""
     found = []
     for node in get_fusion_symbols(trace, warn_if_fusions_unavailable):
         fn = (node.call_ctx or {}).get(node.sym.name, node.sym.python_impl)
         if fn is not None:
-            found.append((node.sym.name, fn))
+            found.append((node.sym.name, getattr(fn, "__self__", fn)))
     return found

@@ -65,7 +65,7 @@ def _see(node: BoundSymbol, memory: _Memory) -> None:
         for p in node.flat_proxy_args:
             memory.release(p.name)
         return
-    if node.sym.name == "clear_mutable_collection":
+    if node.sym.name in ("clear_mutable_collection", "pack_list"):
         return
     outs = [o for o in node.defined if isinstance(o, TensorProxy | FutureTensorProxy)]
     bases = list(node.written) or [p for p in node.flat_proxy_args if isinstance(p, TensorProxy | FutureTensorProxy)]

@@ -7,7 +7,7 @@ other processes is in no region, and nothing is moved across it that could tell.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -479,11 +479,25 @@ class RegionFusionExecutor(FusionExecutor):
 
 
 def run_nodes(
-    nodes: Sequence[BoundSymbol], env: dict[str, Any], call: Callable[[BoundSymbol, dict[str, Any]], Any]
+    nodes: Sequence[BoundSymbol],
+    env: dict[str, Any],
+    call: Callable[[BoundSymbol, dict[str, Any]], Any],
+    *,
+    keep: Collection[str] | None = None,
 ) -> None:
-    """Runs nodes in order on values: `call(node, env)` gives the node's results, which enter `env` by name."""
-    for node in nodes:
+    """Runs nodes in order on values: `call(node, env)` gives the node's results, which enter `env` by name.
+
+    keep: names that are wanted in `env` at the end; others go after their last use. By default all are.
+    """
+    last: dict[str, int] = {}
+    if keep is not None:
+        last = {p.name: n for n, node in enumerate(nodes) for p in (*node.flat_proxy_args, *node.defined)}
+    for n, node in enumerate(nodes):
         _store(node.output, call(node, env), env)
+        if keep is not None:
+            for name in {p.name for p in (*node.flat_proxy_args, *node.defined)}.difference(keep):
+                if last[name] == n:
+                    env.pop(name, None)
 
 
 def _store(output: Any, value: Any, env: dict[str, Any]) -> None:

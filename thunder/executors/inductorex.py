@@ -182,7 +182,8 @@ class RegionProgram:
         self.nodes = tuple(nodes)
         self.input_names = tuple(p.name for p in inputs)
         self.output_names = tuple(p.name for p in outputs)
-        self.variants: dict[tuple, Callable[..., Sequence[torch.Tensor]]] = {}
+        self._output_set = frozenset(self.output_names)
+        self.variants: dict[tuple, Callable[[list[torch.Tensor]], Sequence[torch.Tensor]]] = {}
         self.compile_count = self.load_count = 0
         self._store = store
         self._lock = threading.Lock()
@@ -190,13 +191,21 @@ class RegionProgram:
         self._linked = _linked_names(self.nodes, self.input_names, self.output_names)
 
     def __call__(self, *tensors: torch.Tensor) -> Sequence[torch.Tensor]:
+        return self.run_list(list(tensors))
+
+    def run_list(self, tensors: list[torch.Tensor]) -> Sequence[torch.Tensor]:
+        """The region's results; the list is emptied, and each tensor given up at its last use."""
         run = self.variants.get(tuple([t.stride() if type(t) in _REAL and not t.is_neg() else None for t in tensors]))
-        return self._first_run(tensors) if run is None else run(*tensors)
+        return self._first_run(tensors) if run is None else run(tensors)
 
     def run_eagerly(self, *tensors: torch.Tensor) -> list[torch.Tensor]:
         """The region's operations, one by one."""
+        return self._run_list_eagerly(list(tensors))
+
+    def _run_list_eagerly(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         env: dict[str, Any] = dict(zip(self.input_names, tensors, strict=True))
-        run_nodes(self.nodes, env, _call)
+        tensors.clear()
+        run_nodes(self.nodes, env, _call, keep=self._output_set)
         return [env[name] for name in self.output_names]
 
     def compile_ahead(self, inputs: Sequence[TensorProxy], strides: Sequence[tuple[int, ...]]) -> None:
@@ -215,22 +224,22 @@ class RegionProgram:
             except Exception as e:
                 self.variants[key] = self._failed(e)
 
-    def _first_run(self, tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+    def _first_run(self, tensors: list[torch.Tensor]) -> Sequence[torch.Tensor]:
         if any(type(t) not in _REAL or t.is_neg() for t in tensors):
-            return self.run_eagerly(*tensors)
+            return self._run_list_eagerly(tensors)
         key = tuple([t.stride() for t in tensors])
         with self._lock:
             if key not in self.variants:
                 if key not in self._started and self._is_full:
-                    return self.run_eagerly(*tensors)
+                    return self._run_list_eagerly(tensors)
                 self.variants[key] = self._variant(tensors, self._started.pop(key, None))
-        return self.variants[key](*tensors)
+        return self.variants[key](tensors)
 
     @property
     def _is_full(self) -> bool:
         return len(self.variants) + len(self._started) >= self.max_variants
 
-    def _variant(self, tensors: Sequence[torch.Tensor], started: _Started | None) -> Callable[..., Any]:
+    def _variant(self, tensors: Sequence[torch.Tensor], started: _Started | None) -> Callable[[list], Any]:
         try:
             started = started or self._start(tensors)
             started.finish()
@@ -240,13 +249,13 @@ class RegionProgram:
         shared = self._wrongly_shared(tensors, outputs)
         return run if not shared else _cloning(run, shared)
 
-    def _failed(self, e: Exception) -> Callable[..., Any]:
+    def _failed(self, e: Exception) -> Callable[[list], Any]:
         warnings.warn(
             f"Inductor could not compile a region, which runs uncompiled: {type(e).__name__}: {e}\n{self.text}",
             stacklevel=2,
         )
         _log.debug("Inductor failed", exc_info=True)
-        return self.run_eagerly
+        return self._run_list_eagerly
 
     def _start(self, inputs: Sequence[torch.Tensor]) -> _Started:
         """From disk, or by Inductor and then to disk."""
@@ -296,11 +305,11 @@ def _storage(t: torch.Tensor) -> Hashable:
     return storage_key(t) if t.numel() else ("empty", id(t))
 
 
-def _cloning(run: Callable[..., Sequence[torch.Tensor]], positions: Collection[int]) -> Callable[..., Any]:
+def _cloning(run: Callable[[list], Sequence[torch.Tensor]], positions: Collection[int]) -> Callable[[list], Any]:
     """`run`, with some of its outputs in memory of their own."""
 
-    def call(*tensors: torch.Tensor) -> Sequence[torch.Tensor]:
-        return [o.clone() if n in positions else o for n, o in enumerate(run(*tensors))]
+    def call(tensors: list[torch.Tensor]) -> Sequence[torch.Tensor]:
+        return [o.clone() if n in positions else o for n, o in enumerate(run(tensors))]
 
     return call
 

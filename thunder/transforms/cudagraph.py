@@ -29,7 +29,7 @@ from thunder.core.torch_compat import aten_packet, storage_key, storage_use_coun
 from thunder.core.trace import TraceCtx, TraceTag, from_trace
 from thunder.core.tracing import tracectx
 from thunder.core.transform_base import Transform
-from thunder.core.transforms.del_last_used import del_last_used
+from thunder.core.transforms.del_last_used import del_last_used, hand_over
 from thunder.core.transforms.protect import may_be_view
 from thunder.executors.fusion_regions import Region, fuse_bound_symbols, peel, producers_and_consumers, runs_alone
 
@@ -293,7 +293,7 @@ class CUDAGraphRunner:
         with tracectx(trace):
             trace.bound_symbols = list(bsyms)
             prims.python_return(tuple(outputs))
-        return del_last_used(trace).python_callable(include_decorators=False)
+        return hand_over(del_last_used(trace)).python_callable(include_decorators=False)
 
     def make_cuda_graph_callable_from_symbols(
         self,

@@ -33,8 +33,8 @@ from thunder.core.prims.shape import (
     slice_prim, squeeze, stride_order, transpose, unfold, view,
 )  # fmt: skip
 from thunder.core.prims.structure import (
-    clear_mutable_collection, comment, python_del, python_return, shape, sink, tensor_constant, unpack_sequence,
-    unpack_trivial,
+    clear_mutable_collection, comment, pack_list, python_del, python_return, shape, sink, tensor_constant,
+    unpack_sequence, unpack_trivial,
 )  # fmt: skip
 from thunder.core.prims.symbolic import assert_scalar, bind_symbol
 
@@ -49,7 +49,7 @@ __all__ = [
     "gather", "ge", "get_and_update_rng_state", "get_grad", "gt", "imag", "index", "index_add", "index_copy",
     "index_put", "iota", "isfinite", "item", "late_saved", "le", "lerp", "lgamma", "linear", "log", "log10", "log1p",
     "log2", "lt", "make_prim", "matmul", "maximum", "minimum", "mul", "multinomial", "ndtri", "ne", "neg", "nextafter",
-    "overwritten", "pad", "pow", "prim_by_id", "prod", "put_grad", "py_abs", "py_floordiv", "python_del",
+    "overwritten", "pack_list", "pad", "pow", "prim_by_id", "prod", "put_grad", "py_abs", "py_floordiv", "python_del",
     "python_return", "randint", "randn", "random_on_clones", "random_write_through", "real", "reciprocal", "redrawn",
     "remainder", "reshape", "round", "rsqrt", "run_on_clones", "save", "scatter", "scatter_add", "set_grad_enabled",
     "setitem_", "setitem_value_grad", "shallow_copy", "shape", "sign", "signbit", "sin", "sinh", "sink", "slice_prim",

@@ -80,6 +80,16 @@ unpack_sequence = make_prim(
 )  # fmt: skip
 
 
+def _pack_list_printer(bsym: BoundSymbol, out: Any, args: Any, kwargs: Any) -> Any:
+    return lambda show: f"{out.name} = [{', '.join(map(show, args))}]"
+
+
+pack_list = make_prim(
+    "PACK_LIST", "pack_list", meta=lambda *args: CollectionProxy(list(args)), python_printer=_pack_list_printer,
+    python_impl=lambda *args: list(args), traits=_KEPT, tags=(OpTags.DONT_DCE,),
+)  # fmt: skip
+
+
 def _clear_printer(bsym: BoundSymbol, out: Any, args: Any, kwargs: Any) -> str:
     return f"{args[0].name}.clear()"
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -20,6 +22,7 @@ from thunder.core import prims
 from thunder.core.proxies import TensorProxy
 from thunder.core.torch_compat import call_compiled
 from thunder.core.trace import TraceCtx
+from thunder.examine import get_fusions
 from thunder.executors import inductorex, torch_compile
 from thunder.executors.fusion_regions import Region, producers_and_consumers
 from thunder.executors.inductorex import RegionProgram, is_fusible, is_view, region_table
@@ -93,8 +96,49 @@ def test_what_is_left_to_the_libraries():
     torch.testing.assert_close(f(x, w), program(x, w))
     names = [n.sym.name for n in thunder.last_traces(f)[-1].bound_symbols if n.sym is not prims.python_del]
     assert [n for n in names if n != "unpack_trivial"] == [
-        "linear", "TorchCompile0", "transpose", "matmul", "python_return",
+        "linear", "pack_list", "TorchCompile0", "transpose", "matmul", "python_return",
     ]  # fmt: skip
+
+
+def test_a_region_frees_its_inputs_at_their_last_use():
+    def program(x):
+        a, b = x @ x, x @ x.t()
+        return (a.exp().sum() + b).tanh()
+
+    f = thunder.jit(program, executors=["torchcompile"])
+    x = torch.rand(512, 512)
+    torch.testing.assert_close(f(x), program(x))
+    ((_, region),) = get_fusions(thunder.last_traces(f)[-1])
+    assert isinstance(region, RegionProgram)
+    torch.testing.assert_close(region(x @ x, x @ x.t())[0], program(x))
+    taken = [x @ x, x @ x.t()]
+    alive = [weakref.ref(t.untyped_storage()) for t in taken]
+    (result,) = region.run_list(taken)
+    assert not taken
+    assert [r() for r in alive] == [None, None]
+    torch.testing.assert_close(result, program(x))
+
+
+@pytest.mark.parametrize("taken_as", ["fakes", "failed"])
+def test_a_region_run_one_by_one_frees_its_inputs_too(taken_as, monkeypatch):
+    f = thunder.jit(lambda x: ((x @ x).exp() + 1).sin(), executors=["torchcompile"])
+    x = torch.rand(256, 256)
+    f(x)
+    ((_, region),) = get_fusions(thunder.last_traces(f)[-1])
+    seen = []
+
+    def watching(node, env):
+        seen.append(sorted(env))
+        return inductorex_call(node, env)
+
+    inductorex_call = inductorex._call
+    monkeypatch.setattr(inductorex, "_call", watching)
+    if taken_as == "failed":
+        region._run_list_eagerly([x @ x])
+    else:
+        with FakeTensorMode() as mode:
+            region.run_list([mode.from_tensor(x)])
+    assert [len(names) for names in seen] == [1, 1, 1]
 
 
 def test_small_products_are_fused_for_the_sake_of_the_calls():
@@ -399,8 +443,10 @@ def test_what_changes_inputs_or_results_is_called_as_it_is():
     ]
     for compiled, is_direct in cases:
         outputs, call = call_compiled(compiled, [x, y])
-        assert (call is not compiled) == is_direct
-        torch.testing.assert_close(list(call(x, y)), list(outputs))
+        assert isinstance(call, functools.partial) == is_direct
+        given = [x, y]
+        torch.testing.assert_close(list(call(given)), list(outputs))
+        assert is_direct or not given
 
 
 def test_first_calls_in_two_threads_leave_torch_as_it_was():

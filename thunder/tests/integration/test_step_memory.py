@@ -45,6 +45,16 @@ def test_fused_regions_count_with_their_results():
     assert_as_measured(make("gpt2:1"), executors=["torchcompile", "torch"])
 
 
+def test_what_a_fused_backward_reads_is_given_up_inside():
+    workload = make("mlp:8")
+    peaks = [peak_bytes(Step(compile(workload.model), workload)) for compile in (lambda f: f, fused)]
+    assert peaks[1] < 1.1 * peaks[0]
+
+
+def fused(model):
+    return thunder.jit(model, executors=["torchcompile"])
+
+
 class Writing(nn.Module):
     def __init__(self):
         super().__init__()

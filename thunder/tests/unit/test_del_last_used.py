@@ -7,7 +7,8 @@ import weakref
 
 import torch
 
-from thunder.core.transforms.del_last_used import del_last_used
+from thunder.core.symbol import Symbol
+from thunder.core.transforms.del_last_used import del_last_used, hand_over
 from thunder.core.verify import verify
 from thunder.executors.passes import transform_for_execution
 from thunder.executors.torchex import ex as torchex
@@ -79,3 +80,64 @@ def test_memory_is_free_while_the_function_runs():
             nodes[index] = node.from_bsym(call_ctx={name: swap[name]})
     trace.with_nodes(nodes).python_callable()(torch.ones(2, 3))
     assert seen == [True]
+
+
+class Taking:
+    """A region's callable."""
+
+    def __call__(self, *values):
+        return self.run_list(list(values))
+
+    def run_list(self, values):
+        return [sum(values)]
+
+
+def with_region(fn):
+    """A trace whose additions are regions."""
+    trace = claimed(fn)
+    nodes = []
+    for n in trace.bound_symbols:
+        if n.sym.name.startswith("add"):
+            region = Taking()
+            sym = Symbol("Region0", id="Region0", is_prim=True, is_fusion=True, python_impl=region)
+            n = n.from_bsym(sym=sym, output=[n.output], subsymbols=(n,), call_ctx={"Region0": region})
+        nodes.append(n)
+    return trace.with_nodes(nodes, "regions")
+
+
+def test_regions_own_what_nobody_reads_after_them():
+    trace = del_last_used(with_region(lambda x, y: (add(sin(x), mul(y, 2)), y)))
+    new = hand_over(trace)
+    assert body(new) == lines(
+        """
+        t0 = torch.sin(x)  # t0: "cpu f32[2, 3]"
+        del x
+        t1 = torch.mul(y, 2)  # t1: "cpu f32[2, 3]"
+        C0 = [t0, t1]
+        del t0, t1
+        [t2] = Region0(C0)
+        return (t2, y)
+        """
+    )
+    new.set_provenance("hand over")
+    verify(new, stage="executable", level=2, before=trace)
+    x, y = torch.rand(2, 3), torch.rand(2, 3)
+    torch.testing.assert_close(new.python_callable()(x, y)[0], x.sin() + 2 * y)
+
+
+def test_regions_get_what_others_hold_one_by_one():
+    trace = del_last_used(with_region(lambda x, y: add(x, y)))
+    assert hand_over(trace) is trace, "the caller holds the arguments"
+    trace = del_last_used(with_region(lambda x, y: (add(sin(x), y), mul(x, 2))))
+    assert body(hand_over(trace)) == lines(
+        """
+        t0 = torch.sin(x)  # t0: "cpu f32[2, 3]"
+        C0 = [t0, y]
+        del t0
+        [t1] = Region0(C0)
+        del y
+        t2 = torch.mul(x, 2)  # t2: "cpu f32[2, 3]"
+        del x
+        return (t1, t2)
+        """
+    )
