@@ -32,6 +32,7 @@ from thunder.core.torch_compat import (
 )
 from thunder.core.trace import TraceCtx
 from thunder.executors.fusion_regions import Region, RegionFusionExecutor, may_share_memory, run_nodes
+from thunder.executors.memory_format import with_channels_last
 from thunder.executors.region_cache import (
     DiskStore,
     RegionTable,
@@ -411,7 +412,7 @@ class TorchCompileExecutor(RegionFusionExecutor):
         """The trace with its regions replaced; the trace itself where there are none to look for."""
         if self.required_ops is not None and not any(_base_name(n) in self.required_ops for n in trace.bound_symbols):
             return trace
-        new = super().fusion_pass(trace)
+        new = super().fusion_pass(with_channels_last(trace) if self.required_ops is None else trace)
         self._compile_ahead(new)
         return new
 

@@ -1,0 +1,181 @@
+"""Convolutions on a CPU run faster on channels-last memory: what lies between them is kept in it.
+
+Values of a program have the strides that they have in eager wherever somebody could tell: what is returned, written or
+viewed, and what operations read whose results depend on the order in memory. In between, strides are free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+
+import torch
+
+from thunder.core import prims
+from thunder.core.origin import origin
+from thunder.core.proxies import TensorProxy
+from thunder.core.symbol import BoundSymbol
+from thunder.core.torch_compat import aten_packet
+from thunder.core.trace import TraceCtx, from_trace
+from thunder.core.tracing import tracectx
+from thunder.core.transforms.protect import MemoryGroups
+from thunder.torch.fakes import contiguous_strides
+from thunder.torch.shape import contiguous
+
+_CONVOLUTIONS = frozenset({"conv2d", "convolution"})
+# Results have the same values whatever the strides of the arguments; elementwise operations and reductions, which aten
+# marks, are among them, too.
+_ANY_STRIDES = frozenset(
+    {
+        "convolution_backward", "batch_norm", "native_batch_norm", "native_batch_norm_backward",
+        "_native_batch_norm_legit", "_native_batch_norm_legit_functional", "_native_batch_norm_legit_no_training",
+        "threshold_backward", "max_pool2d", "max_pool2d_with_indices", "max_pool2d_with_indices_backward", "avg_pool2d",
+        "avg_pool2d_backward", "adaptive_avg_pool2d", "_adaptive_avg_pool2d", "_adaptive_avg_pool2d_backward", "relu6",
+        "hardswish", "mish", "cat", "concat", "upsample_nearest2d", "upsample_nearest2d_backward",
+        "upsample_bilinear2d", "upsample_bilinear2d_backward", "_to_copy", "reshape", "flatten", "t", "constant_pad_nd",
+    }
+)  # fmt: skip
+# They take any strides, too, and give row-major results.
+_PRODUCTS = frozenset({"mm", "linear", "addmm", "matmul", "bmm"})
+
+
+def _name(node: BoundSymbol) -> str:
+    return node.sym.name.partition(".")[0]
+
+
+def _tensors(values: Sequence[object]) -> list[TensorProxy]:
+    return [v for v in values if isinstance(v, TensorProxy)]
+
+
+def _is_convolution(node: BoundSymbol) -> bool:
+    if _name(node) not in _CONVOLUTIONS or not isinstance(node.args[0], TensorProxy):
+        return False
+    x = node.args[0]
+    return len(x.shape) == 4 and x.device.type == "cpu" and x.torch_dtype in (torch.float32, torch.bfloat16)
+
+
+@cache
+def _takes_any_strides(name: str) -> bool:
+    if name in _PRODUCTS:
+        return True
+    packet = aten_packet(name)
+    overloads = [] if packet is None else [getattr(packet, o) for o in packet.overloads()]
+    return any(torch.Tag.pointwise in o.tags or torch.Tag.reduction in o.tags for o in overloads)
+
+
+def _is_agnostic(node: BoundSymbol) -> bool:
+    traits = node.sym.traits
+    has_effects = traits.is_random or traits.is_kept or traits.is_barrier
+    return _name(node) in _ANY_STRIDES or (not has_effects and _takes_any_strides(_name(node)))
+
+
+def _was_row_major(node: BoundSymbol) -> bool:
+    return all(
+        o.layout is None or tuple(o.layout.strides) == contiguous_strides(o.shape) for o in _tensors(node.defined)
+    )
+
+
+def with_channels_last(trace: TraceCtx) -> TraceCtx:
+    """The joint trace with its 2-D convolutions on a CPU, and what lies between them, in channels-last memory.
+
+    The trace itself where there are none, where the program chooses another layout for one of them, or where more
+    copies would be needed than there are convolutions. O(nodes α).
+    """
+    convolutions = [n for n in trace.bound_symbols if _is_convolution(n)]
+    if not convolutions or not torch.backends.mkldnn.is_available() or not all(map(_was_row_major, convolutions)):
+        return trace
+    plan = _Plan(trace)
+    return _rewritten(trace, plan) if plan.copies <= len(convolutions) else trace
+
+
+class _Plan:
+    """Which values are made in free strides, and which of them are copied to those of eager for some reader.
+
+    Attributes:
+        made: names of values with free strides.
+        settled: those of them that are copied, and keep their names for it.
+        fixed: names of values that no operation reads in free strides.
+        copies: how many copies between layouts this takes, without those of gradients of weights, which are copied
+            anyway where they are accumulated.
+    """
+
+    def __init__(self, trace: TraceCtx):
+        self.made: set[str] = set()
+        self.settled: set[str] = set()
+        self.fixed = _fixed_names(trace)
+        weights: set[str] = set()
+        entering: set[str] = set()
+        for node in trace.bound_symbols:
+            free = {a.name for a in _tensors(node.flat_args) if self.is_read_free(a.name)}
+            if _is_convolution(node):
+                entering.update({node.args[0].name} - free)
+            elif not (free and _is_agnostic(node)):
+                self.settled.update(free)
+                continue
+            outs = [o.name for o in _tensors(node.flat_outs) if len(o.shape) > 1 and _name(node) not in _PRODUCTS]
+            self.made.update(outs)
+            self.settled.update(self.fixed.intersection(outs))
+            if _name(node) == "convolution_backward":
+                weights.update(outs)
+        self.copies = len(entering) + len(self.settled - weights)
+
+    def is_read_free(self, name: str) -> bool:
+        """Whether operations that take any strides read the value in those that it was made in."""
+        return name in self.made and name not in self.fixed
+
+
+def _fixed_names(trace: TraceCtx) -> set[str]:
+    """Values that others show or change: written memory, and views together with what is returned."""
+    memory = MemoryGroups(trace.args)
+    for node in trace.bound_symbols:
+        memory.see_views(node)
+        # Normalizations write statistics, whose memory is not that of their results.
+        for w in node.written if _name(node) not in _ANY_STRIDES else ():
+            for o in node.defined:
+                memory.join(w.name, o.name)
+    fixed: set[str] = {a.name for a in trace.args}
+    for node in trace.bound_symbols:
+        for p in node.flat_proxy_args if node.sym is prims.update_aliases else node.written:
+            fixed.update(memory.group(p.name))
+        if node.sym is prims.update_aliases:
+            fixed.update(o.name for o in node.defined)
+    for p in trace.bound_symbols[-1].flat_proxy_args:
+        if len(group := memory.group(p.name)) > 1:
+            fixed.update(group)
+    return fixed
+
+
+def _rewritten(trace: TraceCtx, plan: _Plan) -> TraceCtx:
+    new = from_trace(trace)
+    free: dict[str, TensorProxy] = {}  # what readers that take any strides read instead
+    entered: dict[tuple[str, bool], TensorProxy] = {}
+    with tracectx(new):
+        for node in trace.bound_symbols:
+            is_convolution = _is_convolution(node)
+            if not is_convolution and not _is_agnostic(node):
+                new.bound_symbols.append(node)
+                continue
+            node = node.renamed(free, outputs=False)
+            with origin(node.origin, pass_name="channels_last"):
+                if is_convolution and node.args[0].name not in plan.made:
+                    x = node.args[0]
+                    key = x.name, node.is_backward
+                    if key not in entered:
+                        entered[key] = x.replace(name=new.unique_name(f"{x.name}_channels_last"), layout=None)
+                        new.emit(contiguous, (x,), {"memory_format": torch.channels_last}, entered[key])
+                    node = node.renamed({x.name: entered[key]}, outputs=False)
+                _emit(node, plan, free, new)
+    return new
+
+
+def _emit(node: BoundSymbol, plan: _Plan, free: dict[str, TensorProxy], new: TraceCtx) -> None:
+    """Adds a node, whose results may be laid out freely, and copies of those that are needed as in eager."""
+    made = {o.name: o for o in _tensors(node.flat_outs) if o.name in plan.made}
+    names = {n: new.unique_name(f"{n}_channels_last") if n in plan.settled else n for n in made}
+    results = {n: o.replace(name=names[n], layout=None) for n, o in made.items()}
+    new.bound_symbols.append(node.renamed(results, inputs=False))
+    for name, result in results.items():
+        if name in plan.settled:
+            new.emit(contiguous, (result,), {}, made[name])
+        if plan.is_read_free(name):
+            free[name] = result
