@@ -23,5 +23,6 @@ def get_fusions(trace: TraceCtx, warn_if_fusions_unavailable: bool = True) -> li
     for node in get_fusion_symbols(trace, warn_if_fusions_unavailable):
         fn = (node.call_ctx or {}).get(node.sym.name, node.sym.python_impl)
         if fn is not None:
-            found.append((node.sym.name, getattr(fn, "__self__", fn)))
+            owner = getattr(fn, "__self__", None)
+            found.append((node.sym.name, owner if getattr(owner, "run_list", None) == fn else fn))
     return found

@@ -21,6 +21,7 @@ from thunder.examine import examine, get_alloc_memory, get_fusion_symbols, get_f
 from thunder.examine.memory_calculation import size_bytes
 from thunder.executors.passes import transform_for_execution
 from thunder.executors.torchex import ex as torchex
+from thunder.tests.fusers import ElementwiseFuser
 from thunder.tests.unit.test_extend import make_fuser
 from thunder.tests.unit.traces import add, make_trace, mul, node_of, sin, tensor
 from thunder.torch.registry import symbol_for
@@ -74,6 +75,23 @@ def test_fusions():
     torch.testing.assert_close(fn(x, y)[-1], x.sin() * y)
     plain = transform_for_execution(make_trace(lambda x, y: sin(x)), [torchex])
     assert get_fusions(plain) == get_fusion_symbols(plain) == []
+
+
+def test_a_fusers_bound_method_is_its_regions_callable():
+    class Sine:
+        def run(self, *values):
+            return [values[0].sin()]
+
+    class Own(ElementwiseFuser):
+        def fuse(self, region, fusion_counter):
+            return self.register_temporary_operation(
+                "Own0", Sine().run, inputs=region.inputs, outputs=region.outputs, bsyms=region.bsyms
+            )
+
+    trace = transform_for_execution(make_trace(lambda x, y: sin(x)), [Own(), torchex])
+    ((_, fn),) = get_fusions(trace)
+    x = torch.randn(3)
+    torch.testing.assert_close(fn(x), [x.sin()])
 
 
 def test_a_trace_as_a_graph():
