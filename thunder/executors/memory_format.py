@@ -19,6 +19,7 @@ from thunder.core.torch_compat import aten_packet
 from thunder.core.trace import TraceCtx, from_trace
 from thunder.core.tracing import tracectx
 from thunder.core.transforms.protect import MemoryGroups
+from thunder.executors.strides import PredictedStrides
 from thunder.torch.fakes import contiguous_strides
 from thunder.torch.shape import contiguous
 
@@ -64,15 +65,15 @@ def _takes_any_strides(name: str) -> bool:
 
 
 def _is_agnostic(node: BoundSymbol) -> bool:
+    """Whether the values of the node's results do not depend on the strides of its arguments."""
     traits = node.sym.traits
     has_effects = traits.is_random or traits.is_kept or traits.is_barrier
     return _name(node) in _ANY_STRIDES or (not has_effects and _takes_any_strides(_name(node)))
 
 
-def _was_row_major(node: BoundSymbol) -> bool:
-    return all(
-        o.layout is None or tuple(o.layout.strides) == contiguous_strides(o.shape) for o in _tensors(node.defined)
-    )
+def _is_row_major(p: TensorProxy, strides: Sequence[int]) -> bool:
+    wanted = zip(p.shape, strides, contiguous_strides(p.shape), strict=True)
+    return all(stride == row_major for size, stride, row_major in wanted if type(size) is not int or size != 1)
 
 
 def with_channels_last(trace: TraceCtx) -> TraceCtx:
@@ -81,17 +82,19 @@ def with_channels_last(trace: TraceCtx) -> TraceCtx:
     The trace itself where there are none, where the program chooses another layout for one of them, or where more
     copies would be needed than there are convolutions. O(nodes α).
     """
-    convolutions = [n for n in trace.bound_symbols if _is_convolution(n)]
-    if not convolutions or not torch.backends.mkldnn.is_available() or not all(map(_was_row_major, convolutions)):
+    convolutions = sum(map(_is_convolution, trace.bound_symbols))
+    if not convolutions or not torch.backends.mkldnn.is_available():
         return trace
     plan = _Plan(trace)
-    return _rewritten(trace, plan) if plan.copies <= len(convolutions) else trace
+    return _rewritten(trace, plan) if len(plan.convolutions) == convolutions >= plan.copies else trace
 
 
 class _Plan:
     """Which values are made in free strides, and which of them are copied to those of eager for some reader.
 
     Attributes:
+        convolutions: positions of those whose results are row-major in eager.
+        readers: positions of these, and of what reads free strides.
         made: names of values with free strides.
         settled: those of them that are copied, and keep their names for it.
         fixed: names of values that no operation reads in free strides.
@@ -100,18 +103,25 @@ class _Plan:
     """
 
     def __init__(self, trace: TraceCtx):
+        self.convolutions: set[int] = set()
+        self.readers: set[int] = set()
         self.made: set[str] = set()
         self.settled: set[str] = set()
         self.fixed = _fixed_names(trace)
         weights: set[str] = set()
         entering: set[str] = set()
-        for node in trace.bound_symbols:
+        eager = PredictedStrides()
+        for n, node in enumerate(trace.bound_symbols):
             free = {a.name for a in _tensors(node.flat_args) if self.is_read_free(a.name)}
-            if _is_convolution(node):
+            eager.see(node)
+            is_row_major = all(_is_row_major(o, eager.of(o)) for o in _tensors(node.defined))
+            if is_row_major and _is_convolution(node):
+                self.convolutions.add(n)
                 entering.update({node.args[0].name} - free)
-            elif not (free and _is_agnostic(node)):
+            elif not (is_row_major and free and _is_agnostic(node)):
                 self.settled.update(free)
                 continue
+            self.readers.add(n)
             outs = [o.name for o in _tensors(node.flat_outs) if len(o.shape) > 1 and _name(node) not in _PRODUCTS]
             self.made.update(outs)
             self.settled.update(self.fixed.intersection(outs))
@@ -133,16 +143,16 @@ def _fixed_names(trace: TraceCtx) -> set[str]:
         for w in node.written if _name(node) not in _ANY_STRIDES else ():
             for o in node.defined:
                 memory.join(w.name, o.name)
-    fixed: set[str] = {a.name for a in trace.args}
+    fixed: set[str] = set()  # of a group all or none, so that each is entered once
     for node in trace.bound_symbols:
-        for p in node.flat_proxy_args if node.sym is prims.update_aliases else node.written:
-            fixed.update(memory.group(p.name))
-        if node.sym is prims.update_aliases:
-            fixed.update(o.name for o in node.defined)
+        renamed = (*node.flat_proxy_args, *node.defined) if node.sym is prims.update_aliases else ()
+        for p in renamed or node.written:
+            if p.name not in fixed:
+                fixed.update(memory.group(p.name))
     for p in trace.bound_symbols[-1].flat_proxy_args:
-        if len(group := memory.group(p.name)) > 1:
+        if p.name not in fixed and len(group := memory.group(p.name)) > 1:
             fixed.update(group)
-    return fixed
+    return fixed.union(a.name for a in trace.args)
 
 
 def _rewritten(trace: TraceCtx, plan: _Plan) -> TraceCtx:
@@ -150,14 +160,13 @@ def _rewritten(trace: TraceCtx, plan: _Plan) -> TraceCtx:
     free: dict[str, TensorProxy] = {}  # what readers that take any strides read instead
     entered: dict[tuple[str, bool], TensorProxy] = {}
     with tracectx(new):
-        for node in trace.bound_symbols:
-            is_convolution = _is_convolution(node)
-            if not is_convolution and not _is_agnostic(node):
+        for n, node in enumerate(trace.bound_symbols):
+            if n not in plan.readers:
                 new.bound_symbols.append(node)
                 continue
             node = node.renamed(free, outputs=False)
             with origin(node.origin, pass_name="channels_last"):
-                if is_convolution and node.args[0].name not in plan.made:
+                if n in plan.convolutions and node.args[0].name not in plan.made:
                     x = node.args[0]
                     key = x.name, node.is_backward
                     if key not in entered:

@@ -10,6 +10,8 @@ from torch.nn import functional as F
 import thunder
 from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx
+from thunder.core.transforms.protect import MemoryGroups
+from thunder.executors import memory_format
 from thunder.executors.memory_format import with_channels_last
 from thunder.tests.fusers import ElementwiseFuser
 
@@ -182,6 +184,87 @@ def test_more_copies_than_convolutions_are_not_made():
     results, fuser = compiled_and_eager(alternating, torch.randn(2, 3, 8, 8))
     assert_alike(results)
     assert not fuser.changed
+
+
+LAYOUTS = {
+    "row-major": torch.ones(2, 4, 6, 6),
+    "channels last": torch.ones(2, 4, 6, 6).contiguous(memory_format=torch.channels_last),
+    "slice": torch.ones(2, 8, 6, 6)[:, ::2],
+    "permuted": torch.ones(6, 6, 4, 2).permute(3, 2, 0, 1),
+}
+IN_PLACE = [
+    {},
+    {"skip_inplace_functionalization": True},
+    {"skip_inplace_functionalization": True, "skip_inplace_alias_updates": True},
+]
+
+
+def adds(images, z):
+    return z + images
+
+
+def writes_result(images, z):
+    y = z + 0
+    y.add_(images)
+    y[0].mul_(3)
+    return y
+
+
+def writes_input(images, z):
+    z.add_(images)
+    z.mul_(2)
+    z[0].sub_(1)
+    return z, z.sum()
+
+
+def copies_into_input(images, z):
+    z.copy_(images)
+    return images * 1, z
+
+
+@pytest.mark.parametrize("options", IN_PLACE, ids=["functional", "alias updates", "neither"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("body", [adds, writes_result, writes_input, copies_into_input], ids=lambda body: body.__name__)
+def test_strides_that_other_values_decide(body, layout, options):
+    x, w, v = torch.randn(2, 3, 6, 6), torch.randn(4, 3, 1, 1), torch.randn(4, 4, 1, 1)
+
+    def program(z):
+        return body(F.conv2d(F.conv2d(x, w).relu(), v), z)
+
+    ours, theirs = ((t := LAYOUTS[layout]).new_empty_strided(t.shape, t.stride()).copy_(t) for _ in range(2))
+    actual, expected = thunder.jit(program, executors=[LayoutFuser()], **options)(ours), program(theirs)
+    torch.testing.assert_close(actual, expected, check_stride=True)
+    torch.testing.assert_close(ours, theirs, check_stride=True)
+
+
+def test_memory_that_is_written_often_is_looked_at_once(monkeypatch):
+    visited = [0]
+    group = MemoryGroups.group
+
+    def counting(self, name):
+        visited[0] += len(found := group(self, name))
+        return found
+
+    monkeypatch.setattr(MemoryGroups, "group", counting)
+    for writes in (20, 80):
+        trace = written_trace(writes)
+        visited[0] = 0
+        memory_format._fixed_names(trace)
+        assert visited[0] <= sum(len(n.defined) for n in trace.bound_symbols)
+
+
+def written_trace(writes: int) -> TraceCtx:
+    """A program that adds to rows of one tensor, renamed at each write."""
+
+    def program(b):
+        b = b + 0
+        for n in range(writes):
+            b[n % 4].add_(1)
+        return b.sum()
+
+    compiled = thunder.jit(program, executors=["torch"], skip_inplace_functionalization=True)
+    compiled(torch.ones(4, 3))
+    return thunder.last_traces(compiled)[1]
 
 
 def test_one_dimensional_and_transposed_convolutions():
