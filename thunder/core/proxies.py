@@ -6,7 +6,7 @@ distributed layout) live here and nowhere else.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
 from numbers import Number
@@ -516,6 +516,11 @@ class FutureTensorProxy(Proxy):
     def type_string(self) -> str:
         dims = ", ".join(str(s) for s in self.shape)
         return f"FUTURE {self.device.device_str()} {self.dtype.shortname()}[{dims}]"
+
+
+def tensors_among(values: Iterable[Any]) -> list[TensorProxy]:
+    """The tensors among values, in order."""
+    return [v for v in values if isinstance(v, TensorProxy)]
 
 
 def pyval(x: Any) -> Any:

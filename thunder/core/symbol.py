@@ -121,6 +121,11 @@ class Symbol:
     def __name__(self) -> str:
         return self.name
 
+    @property
+    def base_name(self) -> str:
+        """The name without that of an overload: "add" for "add.Tensor"."""
+        return self.name.partition(".")[0]
+
     @cached_property
     def signature(self) -> inspect.Signature | None:
         """The parameters of `meta`, or None where they are not known."""

@@ -27,10 +27,11 @@ from torch.utils._pytree import SequenceKey
 
 __all__ = [
     "DataDependentOutputException", "DynamicOutputShapeException", "FakeTensor", "FakeTensorMode",
-    "HigherOrderOperator", "OpOverload", "OpOverloadPacket", "SequenceKey", "TorchDispatchMode",
+    "HigherOrderOperator", "OpOverload", "OpOverloadPacket", "PLAIN_TENSORS", "SequenceKey", "TorchDispatchMode",
     "allow_in_graph", "allowed_later", "asks_for_values", "aten_packet", "call_compiled",
     "compile_with_inductor", "dynamo_compat", "enable_python_dispatcher", "expression_of",
     "fake_mode_of_tracing", "functorch_is_active", "guard_or_false", "guard_or_true", "guards_of_capture",
+    "has_aten_tag",
     "is_functorch_value", "is_mutable", "is_static_input", "load_inductor_artifact", "method_key", "no_autocast",
     "source_of_input", "storage_key", "storage_use_count", "tracing_fake_mode", "unbacked_bool",
     "unbacked_size", "without_saved_tensor_hooks",
@@ -189,6 +190,10 @@ def fake_mode_of_tracing(mode: FakeTensorMode) -> Iterator[None]:
         yield
 
 
+# Other subclasses, as fakes, may have no memory.
+PLAIN_TENSORS = frozenset((torch.Tensor, torch.nn.Parameter))
+
+
 def storage_key(t: torch.Tensor) -> int | None:
     """An id of the tensor's storage, equal for tensors that share memory; None for layouts without one."""
     if t.layout is not torch.strided:
@@ -211,6 +216,14 @@ def aten_packet(name: str) -> OpOverloadPacket | None:
         return found if isinstance(found, OpOverloadPacket) else None
     except (AttributeError, RuntimeError):
         return None
+
+
+@functools.cache
+def has_aten_tag(name: str, *tags: torch.Tag) -> bool:
+    """Whether an overload of the aten operation of this name has one of the tags."""
+    packet = aten_packet(name)
+    overloads = [] if packet is None else [getattr(packet, o) for o in packet.overloads()]
+    return any(tag in o.tags for o in overloads for tag in tags)
 
 
 def overload_of(custom_op: Any) -> OpOverload:

@@ -432,6 +432,40 @@ def peel(
     return before[::-1], list(core.values()), after[::-1]
 
 
+def replace_regions(
+    trace: TraceCtx,
+    groups: Iterable[Sequence[BoundSymbol]],
+    *,
+    is_free: CanFuse,
+    is_wanted: Callable[[Sequence[BoundSymbol], Sequence[BoundSymbol]], bool],
+    fuse: Callable[[Region, int], BoundSymbol],
+    pass_name: str,
+    count: int = 0,
+) -> tuple[TraceCtx, int]:
+    """A trace with regions replaced by one node each, and how many there are. O(nodes).
+
+    Args:
+        groups: all nodes of `trace`, in an order in which they may run.
+        is_free: see `peel`.
+        is_wanted: whether a region is made of a group: called with the group, and with what peeling leaves of it.
+        fuse: the node that runs a region; its second argument counts the regions before it.
+        count: where counting begins.
+    """
+    producers, consumers = producers_and_consumers(trace.bound_symbols)
+    new = from_trace(trace)
+    with tracectx(new):
+        for group in groups:
+            before, core, after = peel(group, consumers, is_free)
+            if not is_wanted(group, core):
+                new.bound_symbols.extend(group)
+                continue
+            with origin(Origin.join(n.origin for n in core), pass_name=pass_name):
+                fused = fuse(Region(producers, consumers, core), count)
+            new.bound_symbols.extend((*before, fused, *after))
+            count += 1
+    return new, count
+
+
 class RegionFusionExecutor(FusionExecutor):
     """A fuser that says what it can fuse (`can_fuse`) and makes the node that runs a region (`fuse`).
 
@@ -452,20 +486,15 @@ class RegionFusionExecutor(FusionExecutor):
     def fusion_pass(self, trace: TraceCtx) -> TraceCtx:
         """The trace with its regions replaced by one node each; what nobody reads is gone. O(nodes + edges)."""
         trace = trace.with_nodes(live_nodes(trace.bound_symbols))
-        producers, consumers = producers_and_consumers(trace.bound_symbols)
-        new = from_trace(trace)
-        count = sum(n.sym.is_fusion for n in trace.bound_symbols)
-        with tracectx(new):
-            for group in self._groups(trace):
-                before, core, after = peel(group, consumers, self.is_free)
-                fusible = len(group) > 1 or (not is_fusion_barrier(group[0]) and self.can_fuse(group[0]))
-                if not (core and fusible and self.is_worth_fusing(core) and self.get_fuel()):
-                    new.bound_symbols.extend(group)
-                    continue
-                new.bound_symbols.extend(before)
-                new.bound_symbols.append(self._fused(Region(producers, consumers, core), count))
-                new.bound_symbols.extend(after)
-                count += 1
+        new, count = replace_regions(
+            trace,
+            self._groups(trace),
+            is_free=self.is_free,
+            is_wanted=self._is_wanted,
+            fuse=self.fuse,
+            pass_name=str(self.name),
+            count=sum(n.sym.is_fusion for n in trace.bound_symbols),
+        )
         _log.debug("%s: %d regions in %d nodes", self.name, count, len(trace.bound_symbols))
         return new
 
@@ -473,9 +502,9 @@ class RegionFusionExecutor(FusionExecutor):
         groups = fuse_bound_symbols(trace, self.can_fuse)
         return [part for group in groups for part in split_by_layers(group, self.max_region_size)]
 
-    def _fused(self, region: Region, count: int) -> BoundSymbol:
-        with origin(Origin.join(n.origin for n in region.bsyms), pass_name=str(self.name)):
-            return self.fuse(region, count)
+    def _is_wanted(self, group: Sequence[BoundSymbol], core: Sequence[BoundSymbol]) -> bool:
+        fusible = len(group) > 1 or (not is_fusion_barrier(group[0]) and self.can_fuse(group[0]))
+        return bool(core) and fusible and self.is_worth_fusing(core) and self.get_fuel()
 
 
 def run_nodes(
@@ -489,15 +518,15 @@ def run_nodes(
 
     keep: names that are wanted in `env` at the end; others go after their last use. By default all are.
     """
-    last: dict[str, int] = {}
+    dying: dict[int, list[str]] = {}
     if keep is not None:
         last = {p.name: n for n, node in enumerate(nodes) for p in (*node.flat_proxy_args, *node.defined)}
+        for name in last.keys() - set(keep):
+            dying.setdefault(last[name], []).append(name)
     for n, node in enumerate(nodes):
         _store(node.output, call(node, env), env)
-        if keep is not None:
-            for name in {p.name for p in (*node.flat_proxy_args, *node.defined)}.difference(keep):
-                if last[name] == n:
-                    env.pop(name, None)
+        for name in dying.get(n, ()):
+            env.pop(name, None)
 
 
 def _store(output: Any, value: Any, env: dict[str, Any]) -> None:

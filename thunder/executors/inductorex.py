@@ -12,21 +12,22 @@ import math
 import threading
 import warnings
 from collections.abc import Callable, Collection, Hashable, Sequence
-from functools import cache, partial
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 
 from thunder.core.log import get_logger
-from thunder.core.proxies import Proxy, TensorProxy
+from thunder.core.proxies import Proxy, TensorProxy, tensors_among
 from thunder.core.pytree import tree_map
 from thunder.core.symbol import BoundSymbol
 from thunder.core.torch_compat import (
+    PLAIN_TENSORS,
     FakeTensorMode,
     OpOverload,
-    aten_packet,
     call_compiled,
     compile_with_inductor,
+    has_aten_tag,
     load_inductor_artifact,
     storage_key,
 )
@@ -84,23 +85,14 @@ _DTYPES = frozenset(
 )  # fmt: skip
 
 
-def _base_name(node: BoundSymbol) -> str:
-    return node.sym.name.partition(".")[0]
-
-
-@cache
 def _is_tagged(name: str) -> bool:
     """Whether aten declares the operation elementwise or a reduction."""
-    packet = aten_packet(name)
-    if packet is None or name in _NEVER_FUSED:
-        return False
-    overloads = [getattr(packet, o) for o in packet.overloads()]
-    return any(torch.Tag.pointwise in o.tags or torch.Tag.reduction in o.tags for o in overloads)
+    return name not in _NEVER_FUSED and has_aten_tag(name, torch.Tag.pointwise, torch.Tag.reduction)
 
 
 def _is_static_index(node: BoundSymbol) -> bool:
     """Whether the node is `a[key]` with ints and slices, which is a view."""
-    if _base_name(node) != "__getitem__":
+    if node.sym.base_name != "__getitem__":
         return False
     key = node.args[1]
     parts = key if isinstance(key, tuple) else (key,)
@@ -109,34 +101,30 @@ def _is_static_index(node: BoundSymbol) -> bool:
 
 def is_view(node: BoundSymbol) -> bool:
     """Whether the node is cheap as it is: its result is, or may be, a view of its input."""
-    if _base_name(node) in _CASTS:
+    if node.sym.base_name in _CASTS:
         source = node.args[0]
-        return isinstance(source, TensorProxy) and all(o.dtype == source.dtype for o in _tensors(node.flat_outs))
-    return _base_name(node) in _VIEWS or _is_static_index(node)
-
-
-def _tensors(values: Sequence[Any]) -> list[TensorProxy]:
-    return [v for v in values if isinstance(v, TensorProxy)]
+        return isinstance(source, TensorProxy) and all(o.dtype == source.dtype for o in tensors_among(node.flat_outs))
+    return node.sym.base_name in _VIEWS or _is_static_index(node)
 
 
 def _is_small_product(node: BoundSymbol) -> bool:
     """Whether the node is a matrix product that takes no longer than the calls around it."""
-    if _base_name(node) not in _PRODUCTS or not isinstance(node.output, TensorProxy):
+    if node.sym.base_name not in _PRODUCTS or not isinstance(node.output, TensorProxy):
         return False
-    left = node.args[1:2] if _base_name(node) in ("addmm", "baddbmm") else node.args[:1]
+    left = node.args[1:2] if node.sym.base_name in ("addmm", "baddbmm") else node.args[:1]
     sizes = [*node.output.shape, *(a.shape[-1] for a in left if isinstance(a, TensorProxy))]
     return all(type(s) is int for s in sizes) and bool(left) and 2 * math.prod(sizes) <= _SMALL_PRODUCT_FLOPS
 
 
 def is_fusible(node: BoundSymbol) -> bool:
     """Whether Inductor gains by having the node in a region, and may: dense tensors of one device, static sizes."""
-    name = _base_name(node)
+    name = node.sym.base_name
     fn = node.sym.torch_fn
     if isinstance(fn, OpOverload) and fn.namespace != "aten":
         return False
     if not (name in _FUSED_BY_NAME or name in _CASTS or is_view(node) or _is_tagged(name) or _is_small_product(node)):
         return False
-    tensors = _tensors((*node.flat_args, *node.flat_outs))
+    tensors = tensors_among((*node.flat_args, *node.flat_outs))
     if not tensors or any(t.torch_dtype not in _DTYPES for t in tensors):
         return False
     kinds = {t.device.type for t in tensors}
@@ -155,16 +143,13 @@ class _Started(NamedTuple):
     finish: Callable[[], None]
 
 
-# What compiled code is for: other subclasses, as fakes, may have no memory. It takes no lazily negated tensors, either.
-_REAL = frozenset((torch.Tensor, torch.nn.Parameter))
-
-
 class RegionProgram:
     """A region as a callable on tensors, compiled when it first meets inputs with certain strides.
 
     Equal regions share one. Called with tensors of the region's shapes, dtypes and devices; gives a sequence of
     tensors, which are nobody else's memory unless the region's own views say so. When more than `max_variants` kinds of
-    strides turn up, or Inductor fails, the operations run one by one, with the same results. Safe under threads.
+    strides turn up, or Inductor fails, the operations run one by one, with the same results; so they do on what
+    compiled code is not for: subclasses of tensors, and lazily negated ones. Safe under threads.
     """
 
     max_variants = 8
@@ -183,7 +168,6 @@ class RegionProgram:
         self.nodes = tuple(nodes)
         self.input_names = tuple(p.name for p in inputs)
         self.output_names = tuple(p.name for p in outputs)
-        self._output_set = frozenset(self.output_names)
         self.variants: dict[tuple, Callable[[list[torch.Tensor]], Sequence[torch.Tensor]]] = {}
         self.compile_count = self.load_count = 0
         self._store = store
@@ -196,7 +180,8 @@ class RegionProgram:
 
     def run_list(self, tensors: list[torch.Tensor]) -> Sequence[torch.Tensor]:
         """The region's results; the list is emptied, and each tensor given up at its last use."""
-        run = self.variants.get(tuple([t.stride() if type(t) in _REAL and not t.is_neg() else None for t in tensors]))
+        plain = PLAIN_TENSORS
+        run = self.variants.get(tuple([t.stride() if type(t) in plain and not t.is_neg() else None for t in tensors]))
         return self._first_run(tensors) if run is None else run(tensors)
 
     def run_eagerly(self, *tensors: torch.Tensor) -> list[torch.Tensor]:
@@ -206,7 +191,7 @@ class RegionProgram:
     def _run_list_eagerly(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         env: dict[str, Any] = dict(zip(self.input_names, tensors, strict=True))
         tensors.clear()
-        run_nodes(self.nodes, env, _call, keep=self._output_set)
+        run_nodes(self.nodes, env, _call, keep=self.output_names)
         return [env[name] for name in self.output_names]
 
     def compile_ahead(self, inputs: Sequence[TensorProxy], strides: Sequence[tuple[int, ...]]) -> None:
@@ -226,7 +211,7 @@ class RegionProgram:
                 self.variants[key] = self._failed(e)
 
     def _first_run(self, tensors: list[torch.Tensor]) -> Sequence[torch.Tensor]:
-        if any(type(t) not in _REAL or t.is_neg() for t in tensors):
+        if any(type(t) not in PLAIN_TENSORS or t.is_neg() for t in tensors):
             return self._run_list_eagerly(tensors)
         key = tuple([t.stride() for t in tensors])
         with self._lock:
@@ -320,12 +305,12 @@ def _linked_names(nodes: Sequence[BoundSymbol], inputs: Sequence[str], outputs: 
     group = {name: name for name in inputs}
     members: dict[str, list[str]] = {name: [name] for name in inputs}
     for node in nodes:
-        names = [o.name for o in _tensors(node.defined)]
+        names = [o.name for o in tensors_among(node.defined)]
         for name in names:
             group[name], members[name] = name, [name]
         if not may_share_memory(node):
             continue
-        for p in (*_tensors(node.flat_proxy_args), *_tensors(node.defined)):
+        for p in (*tensors_among(node.flat_proxy_args), *tensors_among(node.defined)):
             a, b = group[names[0]], group[p.name]
             if a != b:
                 small, large = sorted((a, b), key=lambda g: len(members[g]))
@@ -395,22 +380,22 @@ class TorchCompileExecutor(RegionFusionExecutor):
     def can_fuse(self, bsym: BoundSymbol) -> bool:
         """Whether a node may be in a region of this executor."""
         if self.device_type is not None:
-            tensors = _tensors((*bsym.flat_args, *bsym.flat_outs))
+            tensors = tensors_among((*bsym.flat_args, *bsym.flat_outs))
             if any(t.device.type != self.device_type for t in tensors):
                 return False
-        return is_fusible(bsym) or (_base_name(bsym) in self.extra_ops and has_text(bsym)) or self.can_execute(bsym)
+        return is_fusible(bsym) or (bsym.sym.base_name in self.extra_ops and has_text(bsym)) or self.can_execute(bsym)
 
     def is_free(self, node: BoundSymbol) -> bool:
         return is_view(node)
 
     def is_worth_fusing(self, nodes: Sequence[BoundSymbol]) -> bool:
-        if self.required_ops is not None and not any(_base_name(n) in self.required_ops for n in nodes):
+        if self.required_ops is not None and not any(n.sym.base_name in self.required_ops for n in nodes):
             return False
         return super().is_worth_fusing(nodes)
 
     def fusion_pass(self, trace: TraceCtx) -> TraceCtx:
         """The trace with its regions replaced; the trace itself where there are none to look for."""
-        if self.required_ops is not None and not any(_base_name(n) in self.required_ops for n in trace.bound_symbols):
+        if self.required_ops is not None and not any(n.sym.base_name in self.required_ops for n in trace.bound_symbols):
             return trace
         new = super().fusion_pass(with_channels_last(trace) if self.required_ops is None else trace)
         self._compile_ahead(new)

@@ -7,15 +7,14 @@ viewed, and what operations read whose results depend on the order in memory. In
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 
 import torch
 
 from thunder.core import prims
 from thunder.core.origin import origin
-from thunder.core.proxies import TensorProxy
+from thunder.core.proxies import TensorProxy, tensors_among
 from thunder.core.symbol import BoundSymbol
-from thunder.core.torch_compat import aten_packet
+from thunder.core.torch_compat import has_aten_tag
 from thunder.core.trace import TraceCtx, from_trace
 from thunder.core.tracing import tracectx
 from thunder.core.transforms.protect import MemoryGroups
@@ -40,35 +39,21 @@ _ANY_STRIDES = frozenset(
 _PRODUCTS = frozenset({"mm", "linear", "addmm", "matmul", "bmm"})
 
 
-def _name(node: BoundSymbol) -> str:
-    return node.sym.name.partition(".")[0]
-
-
-def _tensors(values: Sequence[object]) -> list[TensorProxy]:
-    return [v for v in values if isinstance(v, TensorProxy)]
-
-
 def _is_convolution(node: BoundSymbol) -> bool:
-    if _name(node) not in _CONVOLUTIONS or not isinstance(node.args[0], TensorProxy):
+    if node.sym.base_name not in _CONVOLUTIONS or not isinstance(node.args[0], TensorProxy):
         return False
     x = node.args[0]
     return len(x.shape) == 4 and x.device.type == "cpu" and x.torch_dtype in (torch.float32, torch.bfloat16)
 
 
-@cache
-def _takes_any_strides(name: str) -> bool:
-    if name in _PRODUCTS:
-        return True
-    packet = aten_packet(name)
-    overloads = [] if packet is None else [getattr(packet, o) for o in packet.overloads()]
-    return any(torch.Tag.pointwise in o.tags or torch.Tag.reduction in o.tags for o in overloads)
-
-
 def _is_agnostic(node: BoundSymbol) -> bool:
     """Whether the values of the node's results do not depend on the strides of its arguments."""
-    traits = node.sym.traits
-    has_effects = traits.is_random or traits.is_kept or traits.is_barrier
-    return _name(node) in _ANY_STRIDES or (not has_effects and _takes_any_strides(_name(node)))
+    name, traits = node.sym.base_name, node.sym.traits
+    if name in _ANY_STRIDES:
+        return True
+    if traits.is_random or traits.is_kept or traits.is_barrier:
+        return False
+    return name in _PRODUCTS or has_aten_tag(name, torch.Tag.pointwise, torch.Tag.reduction)
 
 
 def _is_row_major(p: TensorProxy, strides: Sequence[int]) -> bool:
@@ -112,9 +97,9 @@ class _Plan:
         entering: set[str] = set()
         eager = PredictedStrides()
         for n, node in enumerate(trace.bound_symbols):
-            free = {a.name for a in _tensors(node.flat_args) if self.is_read_free(a.name)}
+            free = {a.name for a in tensors_among(node.flat_args) if self.is_read_free(a.name)}
             eager.see(node)
-            is_row_major = all(_is_row_major(o, eager.of(o)) for o in _tensors(node.defined))
+            is_row_major = all(_is_row_major(o, eager.of(o)) for o in tensors_among(node.defined))
             if is_row_major and _is_convolution(node):
                 self.convolutions.add(n)
                 entering.update({node.args[0].name} - free)
@@ -122,10 +107,12 @@ class _Plan:
                 self.settled.update(free)
                 continue
             self.readers.add(n)
-            outs = [o.name for o in _tensors(node.flat_outs) if len(o.shape) > 1 and _name(node) not in _PRODUCTS]
+            if node.sym.base_name in _PRODUCTS:
+                continue
+            outs = [o.name for o in tensors_among(node.flat_outs) if len(o.shape) > 1]
             self.made.update(outs)
             self.settled.update(self.fixed.intersection(outs))
-            if _name(node) == "convolution_backward":
+            if node.sym.base_name == "convolution_backward":
                 weights.update(outs)
         self.copies = len(entering) + len(self.settled - weights)
 
@@ -140,7 +127,7 @@ def _fixed_names(trace: TraceCtx) -> set[str]:
     for node in trace.bound_symbols:
         memory.see_views(node)
         # Normalizations write statistics, whose memory is not that of their results.
-        for w in node.written if _name(node) not in _ANY_STRIDES else ():
+        for w in node.written if node.sym.base_name not in _ANY_STRIDES else ():
             for o in node.defined:
                 memory.join(w.name, o.name)
     fixed: set[str] = set()  # of a group all or none, so that each is entered once
@@ -179,7 +166,7 @@ def _rewritten(trace: TraceCtx, plan: _Plan) -> TraceCtx:
 
 def _emit(node: BoundSymbol, plan: _Plan, free: dict[str, TensorProxy], new: TraceCtx) -> None:
     """Adds a node, whose results may be laid out freely, and copies of those that are needed as in eager."""
-    made = {o.name: o for o in _tensors(node.flat_outs) if o.name in plan.made}
+    made = {o.name: o for o in tensors_among(node.flat_outs) if o.name in plan.made}
     names = {n: new.unique_name(f"{n}_channels_last") if n in plan.settled else n for n in made}
     results = {n: o.replace(name=names[n], layout=None) for n, o in made.items()}
     new.bound_symbols.append(node.renamed(results, inputs=False))

@@ -247,6 +247,20 @@ class FUEL_LEVEL(Enum):
     UNLIMITED = auto()
 
 
+def region_node(
+    name: str,
+    fn: Callable,
+    *,
+    inputs: Sequence[Proxy],
+    outputs: Sequence[Proxy],
+    bsyms: Sequence[BoundSymbol],
+    executor: Executor | None = None,
+) -> BoundSymbol:
+    """A node that stands for other nodes, its parts, and runs `fn`, from the inputs to a sequence of the outputs."""
+    sym = Symbol(name=name, meta=None, id=name, is_prim=True, is_fusion=True, executor=executor, python_impl=fn)
+    return sym.bind(*inputs, output=list(outputs), subsymbols=tuple(bsyms), _call_ctx={name: fn})
+
+
 class FusionExecutor(Executor):
     """Replaces regions of nodes by one callable each. A subclass says what it can fuse and how (`fuse`)."""
 
@@ -290,8 +304,7 @@ class FusionExecutor(Executor):
         self, name: str, fn: Callable, *, inputs: list[Proxy], outputs: list[Proxy], bsyms: list[BoundSymbol]
     ) -> BoundSymbol:
         """A node of an operation that exists in this trace only; its decomposition is the region."""
-        sym = Symbol(name=name, meta=None, id=name, is_prim=True, is_fusion=True, executor=self, python_impl=fn)
-        return sym.bind(*inputs, output=list(outputs), subsymbols=tuple(bsyms), _call_ctx={name: fn})
+        return region_node(name, fn, inputs=inputs, outputs=outputs, bsyms=bsyms, executor=self)
 
 
 class StatefulExecutor(OperatorExecutor):

@@ -10,17 +10,16 @@ import torch
 from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.pytree import tree_map
 from thunder.core.symbol import BoundSymbol
-from thunder.core.torch_compat import aten_packet
+from thunder.core.torch_compat import has_aten_tag
 from thunder.executors.fusion_regions import Region, RegionFusionExecutor, run_nodes
 from thunder.torch.fakes import to_real_leaf
 
 
 def is_pointwise(node: BoundSymbol) -> bool:
     """Whether aten declares the node's operation elementwise."""
-    packet = aten_packet(node.sym.name.partition(".")[0])
-    if packet is None or node.sym.torch_fn is None or not all(isinstance(o, TensorProxy) for o in node.flat_outs):
+    if node.sym.torch_fn is None or not all(isinstance(o, TensorProxy) for o in node.flat_outs):
         return False
-    return any(torch.Tag.pointwise in getattr(packet, o).tags for o in packet.overloads())
+    return has_aten_tag(node.sym.base_name, torch.Tag.pointwise)
 
 
 def call_node(node: BoundSymbol, env: dict[str, Any]) -> Any:

@@ -12,26 +12,24 @@ import threading
 import warnings
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import torch
 
 from thunder.core import prims
 from thunder.core.devices import to_torch_device
-from thunder.core.errors import ThunderRuntimeError
 from thunder.core.log import get_logger
-from thunder.core.origin import Origin, origin
-from thunder.core.proxies import Proxy, ProxyTag, TensorProxy
+from thunder.core.proxies import Proxy, ProxyTag, tensors_among
 from thunder.core.pytree import tree_flatten
-from thunder.core.symbol import BoundSymbol, Symbol
-from thunder.core.torch_compat import aten_packet, storage_key, storage_use_count
-from thunder.core.trace import TraceCtx, TraceTag, from_trace
+from thunder.core.symbol import BoundSymbol
+from thunder.core.torch_compat import PLAIN_TENSORS, has_aten_tag, storage_key, storage_use_count
+from thunder.core.trace import TraceCtx, TraceTag
 from thunder.core.tracing import tracectx
 from thunder.core.transform_base import Transform
 from thunder.core.transforms.del_last_used import del_last_used, hand_over
 from thunder.core.transforms.protect import may_be_view
-from thunder.executors.fusion_regions import Region, fuse_bound_symbols, peel, producers_and_consumers, runs_alone
+from thunder.executors.fusion_regions import Region, fuse_bound_symbols, replace_regions, runs_alone
+from thunder.extend.executor import region_node
 
 _log = get_logger("fusions")
 
@@ -141,9 +139,6 @@ class _OnDevice:
             self.graph.replay()
 
 
-_PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
-
-
 class CUDAGraphRunner:
     """Records functions as CUDA graphs and launches the recordings. Safe under threads.
 
@@ -168,7 +163,7 @@ class CUDAGraphRunner:
     max_recordings = 16
 
     def __init__(self, *, share_mem_pool: bool = False):
-        self.cuda_graph_cache: dict[Hashable, list[Recording]] = {}
+        self.cuda_graph_cache: dict[tuple, list[Recording]] = {}
         self.python_callables: dict[str, tuple[Callable, tuple[bool, ...]]] = {}
         self.trace_symbols: dict[str, tuple[list[BoundSymbol], list[Proxy], list[Proxy]]] = {}
         self.name_counter = itertools.count()
@@ -179,7 +174,6 @@ class CUDAGraphRunner:
         self._handed_out: dict[str, tuple[bool, ...]] = {}
         self._numbers = itertools.count()
         self._addresses: set[int] = set()
-        self._per_function: dict[str, list[Recording]] = {}
         self._not_recorded: set[str] = set()
         self._lock = threading.RLock()
 
@@ -200,7 +194,9 @@ class CUDAGraphRunner:
             self.mem_pool = torch.cuda.graph_pool_handle()
         device = next((a.device for a in args if isinstance(a, torch.Tensor)), torch.device("cuda"))
         with torch.cuda.device(device):
-            stream = self.streams.setdefault(device, torch.cuda.Stream())
+            if device not in self.streams:
+                self.streams[device] = torch.cuda.Stream()
+            stream = self.streams[device]
             stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(stream):
                 for _ in range(_WARM_UP_RUNS):
@@ -223,12 +219,12 @@ class CUDAGraphRunner:
             ]
         )
 
-    def make_cache_key(self, fn_name: str, *args: Any) -> Hashable:
+    def make_cache_key(self, fn_name: str, *args: Any) -> tuple:
         """What a recording is found by."""
         mask = self.make_static_inputs_mask(fn_name, *args)
         return self._key(fn_name, args, mask)
 
-    def _key(self, fn_name: str, args: Sequence[Any], mask: Sequence[bool]) -> Hashable:
+    def _key(self, fn_name: str, args: Sequence[Any], mask: Sequence[bool]) -> tuple:
         fixed = [
             a.data_ptr() if same and isinstance(a, torch.Tensor) else None for a, same in zip(args, mask, strict=True)
         ]
@@ -241,47 +237,49 @@ class CUDAGraphRunner:
             return fn(*args)
         with self._lock:
             mask = self.make_static_inputs_mask(fn_name, *args)
-            recordings = self.cuda_graph_cache.setdefault(self._key(fn_name, args, mask), [])
+            key = self._key(fn_name, args, mask)
+            recordings = self.cuda_graph_cache.get(key, [])
             found = next((r for r in recordings if self._may_launch(r)), None)
             if found is None:
                 found = self._record(fn_name, args, mask)
                 if found is None:
                     return fn(*args)
-                recordings.append(found)
+                self.cuda_graph_cache.setdefault(key, []).append(found)
             results = found.launch(args)
             return _copied_out(results, self._handed_out[fn_name]) if self.share_mem_pool else results
 
     def _may_record(self, args: Sequence[Any]) -> bool:
-        plain = all(type(a) in _PLAIN for a in args if isinstance(a, torch.Tensor))
+        plain = all(type(a) in PLAIN_TENSORS for a in args if isinstance(a, torch.Tensor))
         return plain and not (torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
 
     def _may_launch(self, recording: Recording) -> bool:
         if not self.share_mem_pool:
             return recording.is_unused
-        return all(r.is_unused for rs in self._per_function.values() for r in rs if r.number >= recording.number)
+        made = itertools.chain.from_iterable(self.cuda_graph_cache.values())
+        return all(r.is_unused for r in made if r.number >= recording.number)
 
     def _record(self, fn_name: str, args: Sequence[Any], mask: tuple[bool, ...]) -> Recording | None:
         """A new recording, or None with a warning."""
-        made = self._per_function.setdefault(fn_name, [])
+        count = sum(len(made) for (name, *_), made in self.cuda_graph_cache.items() if name == fn_name)
+        if count >= self.max_recordings:
+            reason = f"there are {count} recordings of it already, for other arguments, or with results still in use"
+            self._give_up(fn_name, reason)
+            return None
         fn, _ = self.python_callables[fn_name]
         try:
-            if len(made) >= self.max_recordings:
-                raise ThunderRuntimeError(
-                    f"there are {len(made)} recordings of it already, for other arguments, or with results still in use"
-                )
             graph, inputs, outputs = self.build_cuda_graph(fn, list(args), mask)
         except Exception as e:
-            self._not_recorded.add(fn_name)
-            warnings.warn(
-                f"{fn_name} is not recorded as a CUDA graph and runs operation by operation: {type(e).__name__}: {e}",
-                stacklevel=4,
-            )
+            self._give_up(fn_name, f"{type(e).__name__}: {e}")
             return None
         recording = Recording(graph, inputs, outputs, mask, next(self._numbers))
-        made.append(recording)
         self._addresses.update(recording.addresses)
-        _log.debug("%s: recording %d", fn_name, len(made))
+        _log.debug("%s: recording %d", fn_name, count + 1)
         return recording
+
+    def _give_up(self, fn_name: str, reason: str) -> None:
+        self._not_recorded.add(fn_name)
+        message = f"{fn_name} is not recorded as a CUDA graph and runs operation by operation: {reason}"
+        warnings.warn(message, stacklevel=5)
 
     def make_python_callable_from_symbols(
         self, fn_name: str, bsyms: list[BoundSymbol], inputs: list[Proxy], outputs: list[Proxy]
@@ -332,26 +330,19 @@ class CUDAGraphRunner:
 # The transform
 
 
-@cache
-def _has_tag(name: str, *tags: Any) -> bool:
-    packet = aten_packet(name)
-    overloads = [] if packet is None else [getattr(packet, o) for o in packet.overloads()]
-    return any(tag in o.tags for o in overloads for tag in tags)
-
-
 def reads_values(node: BoundSymbol) -> bool:
     """Whether the node's operation waits for the values of tensors, as sizes of results that depend on them do."""
-    name = node.sym.name.partition(".")[0]
+    name = node.sym.base_name
     if name in _MASKED:
-        return any(isinstance(a, TensorProxy) and a.torch_dtype in (torch.bool, torch.uint8) for a in node.flat_args)
+        return any(a.torch_dtype in (torch.bool, torch.uint8) for a in tensors_among(node.flat_args))
     if any(name.startswith(prefix) for prefix in _READS_VALUES):
         return True
     tags = torch.Tag
-    return _has_tag(name, tags.data_dependent_output, tags.dynamic_output_shape, tags.cudagraph_unsafe)
+    return has_aten_tag(name, tags.data_dependent_output, tags.dynamic_output_shape, tags.cudagraph_unsafe)
 
 
 def _devices_of(node: BoundSymbol) -> set[torch.device]:
-    return {to_torch_device(t.device) for t in (*node.flat_args, *node.flat_outs) if isinstance(t, TensorProxy)}
+    return {to_torch_device(t.device) for t in tensors_among((*node.flat_args, *node.flat_outs))}
 
 
 def _of_one_device(nodes: Sequence[BoundSymbol]) -> Iterator[list[BoundSymbol]]:
@@ -416,11 +407,7 @@ class CUDAGraphTransform(Transform):
             handed_out=self._handed_out,
         )
         self.outputs_from_forward.update(o.name for o in region.outputs)
-        name = fn.__name__
-        sym = Symbol(name=name, meta=None, id=name, is_prim=True, is_fusion=True, python_impl=fn)
-        return sym.bind(
-            *region.inputs, output=list(region.outputs), subsymbols=tuple(region.bsyms), _call_ctx={name: fn}
-        )
+        return region_node(fn.__name__, fn, inputs=region.inputs, outputs=region.outputs, bsyms=region.bsyms)
 
     def generate_fused_trace(self, trace: TraceCtx, **kwargs: Any) -> TraceCtx:
         """The trace with graphs in it; the trace itself where there is nothing to record. O(nodes + edges)."""
@@ -428,21 +415,19 @@ class CUDAGraphTransform(Transform):
             self.outputs_from_forward = set()
         self._handed_out = _handed_out(trace)
         computing = trace.with_nodes(n for n in trace.bound_symbols if n.sym is not prims.python_del)
-        producers, consumers = producers_and_consumers(computing.bound_symbols)
-        new = from_trace(trace)
-        count = 0
-        with tracectx(new):
-            groups = fuse_bound_symbols(computing, self.can_fuse, is_barrier=runs_alone)
-            for group in (part for g in groups for part in _of_one_device(g)):
-                before, core, after = peel(group, consumers, may_be_view) if len(group) > 1 else ([], [], [])
-                if sum(not may_be_view(n) for n in core) < self.min_region_size:
-                    new.bound_symbols.extend(group)
-                    continue
-                region = Region(producers, consumers, core)
-                with origin(Origin.join(n.origin for n in core), pass_name=type(self).__name__):
-                    new.bound_symbols.extend((*before, self.fuse(region, count), *after))
-                count += 1
+        groups = fuse_bound_symbols(computing, self.can_fuse, is_barrier=runs_alone)
+        new, count = replace_regions(
+            computing,
+            (part for group in groups for part in _of_one_device(group)),
+            is_free=may_be_view,
+            is_wanted=self._is_wanted,
+            fuse=self.fuse,
+            pass_name=type(self).__name__,
+        )
         return del_last_used(new) if count else trace
+
+    def _is_wanted(self, group: Sequence[BoundSymbol], core: Sequence[BoundSymbol]) -> bool:
+        return len(group) > 1 and sum(not may_be_view(n) for n in core) >= self.min_region_size
 
     def transform_trace_post_optimization(self, computation_trace: TraceCtx, **kwargs: Any) -> TraceCtx:
         return self.generate_fused_trace(computation_trace, **kwargs)

@@ -38,7 +38,7 @@ def _returns_views(fn: Any) -> bool:
 def may_be_view(node: BoundSymbol) -> bool:
     """Whether an output may share memory with an input, by schema and where schemas leave it open."""
     fn = node.sym.torch_fn
-    name = node.sym.name.partition(".")[0]
+    name = node.sym.base_name
     if name in _MAYBE_VIEWS or name in (
         "strided_view",
         "shallow_copy",
