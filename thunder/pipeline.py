@@ -23,6 +23,7 @@ from thunder.core.transforms.rematerialize import Rematerialize
 from thunder.core.transforms.split import SplitTraces, split_forward_backward
 from thunder.core.update_aliases import alias_engine
 from thunder.executors.passes import Fusion, TransformForExecution
+from thunder.extend.executor import FusionExecutor
 from thunder.program import Differentiated, PartialBackwards, saved_names
 from thunder.program import Program as Program
 
@@ -145,8 +146,10 @@ def _final_passes(trace: TraceCtx, transforms: Sequence[Any]) -> list[Any]:
 def _epilogue(parts: ProgramParts, ctx: PassContext) -> tuple[Callable | None, list[TraceCtx]]:
     if parts.epilogue is None:
         return None, []
-    epilogue_ctx = PassContext(ctx.options, list(ctx.executors), check_level=ctx.check_level)
-    trace = TransformForExecution().apply(parts.epilogue, epilogue_ctx)
+    # Views and writes, in the order of the program: nothing is fused.
+    operators = [ex for ex in ctx.executors if not isinstance(ex, FusionExecutor)]
+    implemented = FunctionPass(TransformForExecution().apply, "epilogue", "executable")
+    trace = run_pass(implemented, parts.epilogue, replace(ctx, executors=operators, history=[], observers=()))
     trace.include_decorators = False
     return trace.python_callable(), [parts.epilogue, trace]
 

@@ -6,7 +6,10 @@ Their arithmetic and guards are torch's own; a trace prints them as expressions 
 from __future__ import annotations
 
 import importlib
+import math
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
+from types import CodeType
 from typing import Any
 
 import torch
@@ -28,9 +31,40 @@ def free_symbols(x: Any) -> list[str]:
     return sorted(str(s) for s in getattr(expr, "free_symbols", ()))
 
 
-def size_expression(x: Any) -> str:
-    """Python source that computes a symbolic value from the numbers in `free_symbols(x)`."""
-    return _printer().doprint(x.node.expr)
+def size_expression(x: Any, names: Mapping[str, str] | None = None) -> str:
+    """Python source that computes a symbolic value from the numbers in `free_symbols(x)`, called as `names` says."""
+    expr = x.node.expr
+    if names:
+        expr = expr.xreplace({s: type(s)(names[str(s)], **s.assumptions0) for s in expr.free_symbols})
+    return _printer().doprint(expr)
+
+
+@lru_cache(maxsize=4096)
+def _code(source: str) -> CodeType:
+    return compile(source, "<size>", "eval")
+
+
+def size_value(size: int | str, numbers: Mapping[str, Any]) -> Any:
+    """An int as it is; the value of an expression that `size_expression` gave, for these numbers (ints or symbols)."""
+    return size if isinstance(size, int) else eval(_code(size), {"math": math, "torch": torch}, numbers)
+
+
+def symbolic_numbers(values: Iterable[Any]) -> dict[str, tuple[int, bool]]:
+    """The numbers that symbolic sizes among `values` are made of, by name, in order of appearance: the value that each
+    had when the program was captured, and whether it is a size.
+    """
+    found: dict[str, tuple[int, bool]] = {}
+    for x in values:
+        if isinstance(x, torch.SymInt):
+            for symbol in sorted(x.node.expr.free_symbols, key=str):
+                value = x.node.shape_env.backed_var_to_val[symbol]
+                found.setdefault(str(symbol), (int(value), bool(symbol.is_positive)))
+    return found
+
+
+def is_backed(x: Any) -> bool:
+    """Whether a symbolic value is made of numbers that are known when the program starts, and not of data."""
+    return x.node.has_hint()
 
 
 def concrete(x: Any) -> Any:

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import functools
 import importlib
-import os
 import sys
-import tempfile
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -27,14 +24,12 @@ from torch.utils._pytree import SequenceKey
 
 __all__ = [
     "DataDependentOutputException", "DynamicOutputShapeException", "FakeTensor", "FakeTensorMode",
-    "HigherOrderOperator", "OpOverload", "OpOverloadPacket", "PLAIN_TENSORS", "SequenceKey", "TorchDispatchMode",
-    "allow_in_graph", "allowed_later", "asks_for_values", "aten_packet", "call_compiled",
-    "compile_with_inductor", "dynamo_compat", "enable_python_dispatcher", "expression_of",
-    "fake_mode_of_tracing", "functorch_is_active", "guard_or_false", "guard_or_true", "guards_of_capture",
-    "has_aten_tag",
-    "is_functorch_value", "is_mutable", "is_static_input", "load_inductor_artifact", "method_key", "no_autocast",
-    "source_of_input", "storage_key", "storage_use_count", "tracing_fake_mode", "unbacked_bool",
-    "unbacked_size", "without_saved_tensor_hooks",
+    "HigherOrderOperator", "OpOverload", "OpOverloadPacket", "PLAIN_TENSORS", "SequenceKey",
+    "TorchDispatchMode", "allow_in_graph", "allowed_later", "asks_for_values", "aten_packet", "dynamo_compat",
+    "enable_python_dispatcher", "expression_of", "fake_mode_of_tracing", "functorch_is_active",
+    "guard_or_false", "guard_or_true", "guards_of_capture", "has_aten_tag", "is_functorch_value", "is_mutable",
+    "is_static_input", "method_key", "no_autocast", "source_of_input", "storage_key", "storage_use_count",
+    "tracing_fake_mode", "unbacked_bool", "unbacked_size", "without_saved_tensor_hooks",
 ]  # fmt: skip
 
 
@@ -242,156 +237,3 @@ functorch_is_active = torch._C._are_functorch_transforms_active  # whether a tor
 def is_functorch_value(x: Any) -> bool:
     """Whether a value is a tensor of a torch.func transform (vmap, grad), valid only at the transform's level."""
     return isinstance(x, torch.Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(x)
-
-
-def compile_with_inductor(
-    fn: Callable, inputs: Sequence[torch.Tensor], mode: str | None = None
-) -> tuple[Callable[..., Any], bytes | None, Callable[[], None]]:
-    """`fn` compiled by Inductor for inputs with the metadata, strides included, of `inputs`.
-
-    Args:
-        fn: a function of tensors that returns a flat list of tensors and writes to none.
-        inputs: their values are not looked at.
-        mode: as that of `torch.compile`, such as "max-autotune-no-cudagraphs".
-
-    Returns: (a callable that gives a sequence of tensors, the same as bytes for `load_inductor_artifact`, or None where
-        this program cannot be kept, what must be called before either is used: it waits for C++ compilers).
-    """
-    inductor = _module("torch._inductor")
-    make_fx = _module("torch.fx.experimental.proxy_tensor").make_fx
-    with torch.no_grad(), torch._C._DisableAutocast(), _background_compilers(inputs) as finish:
-        with FakeTensorMode():
-            fakes = [torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device) for t in inputs]
-            gm = make_fx(fn)(*fakes)
-        options = {} if mode is None else {"config_patches": inductor.list_mode_options(mode)}
-        artifact = inductor.standalone_compile(gm, fakes, dynamic_shapes="from_graph", options=options)
-        return artifact, _artifact_bytes(artifact), finish
-
-
-def _artifact_bytes(artifact: Any) -> bytes | None:
-    if not artifact.is_saveable():
-        return None
-    with tempfile.TemporaryDirectory() as folder:
-        path = os.path.join(folder, "artifact")
-        artifact.save(path=path, format="binary")
-        with open(path, "rb") as f:
-            return f.read()
-
-
-def load_inductor_artifact(
-    content: bytes, inputs: Sequence[torch.Tensor]
-) -> tuple[Callable[..., Any], Callable[[], None]]:
-    """The callable that `compile_with_inductor` gave as bytes, and what must be called before it is used.
-
-    Raises whatever torch does if the bytes are not its own.
-    """
-    inductor = _module("torch._inductor")
-    with tempfile.TemporaryDirectory() as folder, _background_compilers(inputs) as finish:
-        path = os.path.join(folder, "artifact")
-        with open(path, "wb") as f:
-            f.write(content)
-        return inductor.CompiledArtifact.load(path=path, format="binary"), finish
-
-
-_first_calls = threading.Lock()
-
-
-def call_compiled(
-    compiled: Callable[..., Any], tensors: Sequence[torch.Tensor]
-) -> tuple[Sequence[torch.Tensor], Callable[[list], Any]]:
-    """The results of a callable that Inductor gave, and a faster one that gives the same, out of a list of tensors.
-
-    The second empties the list, and frees what nobody else holds at its last use.
-
-    What torch puts around Inductor's code takes several times as long as a small kernel, and nothing of it is needed
-    for functions that write to no input. Where this first call shows that it passes inputs and results on as they are,
-    the second callable is Inductor's code itself; it must be called with autograd and autocast off.
-    """
-    graphs = _module("torch._inductor.output_code").CompiledFxGraph
-    thread = threading.get_ident()
-    seen: list[tuple[Any, list, Any]] = []
-    with _first_calls:  # the method read here is torch's, not another thread's watch
-        call = graphs.__call__
-
-        def watched(graph: Any, inputs: Any) -> Any:
-            given = list(inputs)
-            results = call(graph, inputs)
-            if threading.get_ident() == thread:
-                seen.append((graph, given, results))
-            return results
-
-        graphs.__call__ = watched
-        try:
-            outputs = compiled(*tensors)
-        finally:
-            graphs.__call__ = call
-    if len(seen) != 1:
-        return outputs, _taking_a_list(compiled)
-    graph, given, results = seen[0]
-    code = getattr(graph, "current_callable", None)
-    if code is None or not (_same(given, tensors) and _same(results, outputs)):
-        return outputs, _taking_a_list(compiled)
-    return outputs, functools.partial(_run_code, code, compiled)
-
-
-def _taking_a_list(fn: Callable[..., Any]) -> Callable[[list], Any]:
-    """`fn` with its arguments in a list, which is emptied before it runs."""
-
-    def run(tensors: list) -> Any:
-        given = tuple(tensors)
-        tensors.clear()
-        return fn(*given)
-
-    return run
-
-
-def _run_code(code: Callable[[list], Any], owner: Any, inputs: list) -> Any:
-    """Inductor's code, which takes its inputs out of a list. Dropping `owner` would end what the code runs on."""
-    return code(inputs)
-
-
-def _same(one: Sequence[Any], other: Sequence[Any]) -> bool:
-    return len(one) == len(other) and all(a is b for a, b in zip(one, other, strict=True))
-
-
-_waiting = threading.local()
-
-
-@functools.cache
-def _leave_compilers_running() -> None:
-    """Makes Inductor, where `_waiting.calls` is a list, enter there its waiting for compilers instead of waiting."""
-    owner = _module("torch._inductor.async_compile").AsyncCompile
-    wait = owner.wait
-
-    @functools.wraps(wait)
-    def wait_or_not(self: Any, scope: dict[str, Any]) -> None:
-        calls = getattr(_waiting, "calls", None)
-        if calls is None:
-            wait(self, scope)
-        else:
-            calls.append(functools.partial(wait, self, scope))
-
-    owner.wait = wait_or_not
-
-
-@contextmanager
-def _background_compilers(inputs: Sequence[torch.Tensor]) -> Iterator[Callable[[], None]]:
-    """In this block and this thread, Inductor's C++ compilers are started, and what it gives waits for them.
-
-    Kernels of other devices are waited for here: Inductor looks at them while it compiles.
-    """
-    calls: list[Callable[[], None]] = []
-
-    def finish() -> None:
-        while calls:
-            calls.pop()()
-
-    if any(t.device.type != "cpu" for t in inputs):
-        yield finish
-        return
-    _leave_compilers_running()
-    _waiting.calls = calls
-    try:
-        yield finish
-    finally:
-        _waiting.calls = None

@@ -16,7 +16,8 @@ from thunder.core.compile_data import get_compile_option
 from thunder.core.errors import ThunderRuntimeError
 from thunder.core.log import get_logger
 from thunder.core.origin import Origin, origin
-from thunder.core.proxies import FutureTensorProxy, Proxy, TensorProxy
+from thunder.core.proxies import FutureTensorProxy, NumberProxy, Proxy, TensorProxy
+from thunder.core.sizes import symbolic_numbers
 from thunder.core.symbol import BoundSymbol
 from thunder.core.torch_compat import OpOverload
 from thunder.core.trace import TraceCtx, from_trace
@@ -369,7 +370,8 @@ class Region:
     Attributes:
         producers, consumers: of the trace that it is in: which node defines a name, and which ones read it.
         bsyms: the nodes in program order.
-        inputs: proxies read and not defined here, each once, in the order in which the nodes first read them.
+        inputs: proxies read and not defined here, each once, in the order in which the nodes first read them; before
+            them the numbers that symbolic sizes and strides are made of.
         outputs: proxies defined here and read elsewhere, in the order in which they are defined.
     """
 
@@ -383,10 +385,18 @@ class Region:
             for p in node.flat_proxy_args:
                 if p.name not in defined:
                     read.setdefault(p.name, p)
-        self.inputs: list[Proxy] = list(read.values())
+        tensors = [p for p in read.values() if isinstance(p, TensorProxy)]
+        sizes = [s for p in tensors for s in (*p.shape, *(p.layout.strides if p.layout is not None else ()))]
+        numbers = symbolic_numbers([*sizes, *(a for n in self.bsyms for a in n.flat_args)])
+        self.inputs: list[Proxy] = [NumberProxy(name, python_type=int) for name in numbers]
+        self.inputs.extend(p for name, p in read.items() if name not in numbers)
         self.outputs: list[Proxy] = [
             o for n in self.bsyms for o in n.defined if any(id(c) not in inside for c in consumers.get(o.name, ()))
         ]
+
+    def has_its_numbers(self, given: Collection[str]) -> bool:
+        """Whether the numbers that symbolic sizes are made of are among the names of a program's arguments."""
+        return all(p.name in given for p in self.inputs if isinstance(p, NumberProxy))
 
     def __repr__(self) -> str:
         names = [", ".join(p.name for p in ps) for ps in (self.inputs, self.outputs)]
@@ -452,15 +462,17 @@ def replace_regions(
         count: where counting begins.
     """
     producers, consumers = producers_and_consumers(trace.bound_symbols)
+    given = {a.name for a in trace.args}
     new = from_trace(trace)
     with tracectx(new):
         for group in groups:
             before, core, after = peel(group, consumers, is_free)
-            if not is_wanted(group, core):
+            region = Region(producers, consumers, core) if is_wanted(group, core) else None
+            if region is None or not region.has_its_numbers(given):
                 new.bound_symbols.extend(group)
                 continue
             with origin(Origin.join(n.origin for n in core), pass_name=pass_name):
-                fused = fuse(Region(producers, consumers, core), count)
+                fused = fuse(region, count)
             new.bound_symbols.extend((*before, fused, *after))
             count += 1
     return new, count

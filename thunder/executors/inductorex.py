@@ -9,43 +9,30 @@ given by a tensor, whose errors differ.
 from __future__ import annotations
 
 import math
-import threading
-import warnings
-from collections.abc import Callable, Collection, Hashable, Sequence
-from functools import partial
-from typing import Any, NamedTuple
+from collections.abc import Collection, Hashable, Sequence
 
 import torch
 
 from thunder.core.log import get_logger
 from thunder.core.proxies import Proxy, TensorProxy, tensors_among
-from thunder.core.pytree import tree_map
+from thunder.core.sizes import hint
 from thunder.core.symbol import BoundSymbol
 from thunder.core.torch_compat import (
-    PLAIN_TENSORS,
-    FakeTensorMode,
     OpOverload,
-    call_compiled,
-    compile_with_inductor,
     has_aten_tag,
-    load_inductor_artifact,
-    storage_key,
 )
 from thunder.core.trace import TraceCtx
-from thunder.executors.fusion_regions import Region, RegionFusionExecutor, may_share_memory, run_nodes
+from thunder.executors.fusion_regions import Region, RegionFusionExecutor
 from thunder.executors.memory_format import with_channels_last
 from thunder.executors.region_cache import (
-    DiskStore,
     RegionTable,
-    default_store,
     has_text,
-    machine_text,
     region_text,
     settings_text,
 )
-from thunder.executors.strides import PredictedStrides, with_strides
+from thunder.executors.region_program import RegionProgram
+from thunder.executors.strides import PredictedStrides
 from thunder.extend.registry import register_executor
-from thunder.torch.fakes import to_fake, to_real_leaf
 
 _log = get_logger("fusions")
 
@@ -108,16 +95,16 @@ def is_view(node: BoundSymbol) -> bool:
 
 
 def _is_small_product(node: BoundSymbol) -> bool:
-    """Whether the node is a matrix product that takes no longer than the calls around it."""
+    """Whether the node is a matrix product that takes no longer than the calls around it, by the sizes of capture."""
     if node.sym.base_name not in _PRODUCTS or not isinstance(node.output, TensorProxy):
         return False
     left = node.args[1:2] if node.sym.base_name in ("addmm", "baddbmm") else node.args[:1]
     sizes = [*node.output.shape, *(a.shape[-1] for a in left if isinstance(a, TensorProxy))]
-    return all(type(s) is int for s in sizes) and bool(left) and 2 * math.prod(sizes) <= _SMALL_PRODUCT_FLOPS
+    return bool(left) and 2 * math.prod(map(hint, sizes)) <= _SMALL_PRODUCT_FLOPS
 
 
 def is_fusible(node: BoundSymbol) -> bool:
-    """Whether Inductor gains by having the node in a region, and may: dense tensors of one device, static sizes."""
+    """Whether Inductor gains by having the node in a region, and may: dense tensors of one device, no sizes of data."""
     name = node.sym.base_name
     fn = node.sym.torch_fn
     if isinstance(fn, OpOverload) and fn.namespace != "aten":
@@ -131,201 +118,6 @@ def is_fusible(node: BoundSymbol) -> bool:
     if len(kinds) != 1 or kinds.isdisjoint({"cpu", "cuda"}):
         return False
     return all(o is None or isinstance(o, TensorProxy) for o in node.flat_outs) and has_text(node)
-
-
-# Running and compiling a region
-
-
-class _Started(NamedTuple):
-    """A compilation: `finish()` waits for it, after which `run` can be called."""
-
-    run: Callable[..., Sequence[torch.Tensor]]
-    finish: Callable[[], None]
-
-
-class RegionProgram:
-    """A region as a callable on tensors, compiled when it first meets inputs with certain strides.
-
-    Equal regions share one. Called with tensors of the region's shapes, dtypes and devices; gives a sequence of
-    tensors, which are nobody else's memory unless the region's own views say so. When more than `max_variants` kinds of
-    strides turn up, or Inductor fails, the operations run one by one, with the same results; so they do on what
-    compiled code is not for: subclasses of tensors, and lazily negated ones. Safe under threads.
-    """
-
-    max_variants = 8
-
-    def __init__(
-        self,
-        text: str,
-        nodes: Sequence[BoundSymbol],
-        inputs: Sequence[Proxy],
-        outputs: Sequence[Proxy],
-        *,
-        mode: str | None = None,
-        store: Callable[[], DiskStore | None] = default_store,
-    ):
-        self.text, self.mode = text, mode
-        self.nodes = tuple(nodes)
-        self.input_names = tuple(p.name for p in inputs)
-        self.output_names = tuple(p.name for p in outputs)
-        self.variants: dict[tuple, Callable[[list[torch.Tensor]], Sequence[torch.Tensor]]] = {}
-        self.compile_count = self.load_count = 0
-        self._store = store
-        self._lock = threading.Lock()
-        self._started: dict[tuple, _Started] = {}
-        self._linked = _linked_names(self.nodes, self.input_names, self.output_names)
-
-    def __call__(self, *tensors: torch.Tensor) -> Sequence[torch.Tensor]:
-        return self.run_list(list(tensors))
-
-    def run_list(self, tensors: list[torch.Tensor]) -> Sequence[torch.Tensor]:
-        """The region's results; the list is emptied, and each tensor given up at its last use."""
-        plain = PLAIN_TENSORS
-        run = self.variants.get(tuple([t.stride() if type(t) in plain and not t.is_neg() else None for t in tensors]))
-        return self._first_run(tensors) if run is None else run(tensors)
-
-    def run_eagerly(self, *tensors: torch.Tensor) -> list[torch.Tensor]:
-        """The region's operations, one by one."""
-        return self._run_list_eagerly(list(tensors))
-
-    def _run_list_eagerly(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-        env: dict[str, Any] = dict(zip(self.input_names, tensors, strict=True))
-        tensors.clear()
-        run_nodes(self.nodes, env, _call, keep=self.output_names)
-        return [env[name] for name in self.output_names]
-
-    def compile_ahead(self, inputs: Sequence[TensorProxy], strides: Sequence[tuple[int, ...]]) -> None:
-        """Starts to compile for inputs with these strides; the first run on such inputs waits until that is done.
-
-        C++ compilers run beside what the caller does next, which may be to start other regions.
-        """
-        key = tuple(strides)
-        with self._lock:
-            if key in self.variants or key in self._started or self._is_full:
-                return
-            try:
-                with FakeTensorMode():
-                    fakes = [to_fake(with_strides(p, s)) for p, s in zip(inputs, strides, strict=True)]
-                self._started[key] = self._start(fakes)
-            except Exception as e:
-                self.variants[key] = self._failed(e)
-
-    def _first_run(self, tensors: list[torch.Tensor]) -> Sequence[torch.Tensor]:
-        if any(type(t) not in PLAIN_TENSORS or t.is_neg() for t in tensors):
-            return self._run_list_eagerly(tensors)
-        key = tuple([t.stride() for t in tensors])
-        with self._lock:
-            if key not in self.variants:
-                if key not in self._started and self._is_full:
-                    return self._run_list_eagerly(tensors)
-                self.variants[key] = self._variant(tensors, self._started.pop(key, None))
-        return self.variants[key](tensors)
-
-    @property
-    def _is_full(self) -> bool:
-        return len(self.variants) + len(self._started) >= self.max_variants
-
-    def _variant(self, tensors: Sequence[torch.Tensor], started: _Started | None) -> Callable[[list], Any]:
-        try:
-            started = started or self._start(tensors)
-            started.finish()
-            outputs, run = call_compiled(started.run, tensors)
-        except Exception as e:
-            return self._failed(e)
-        shared = self._wrongly_shared(tensors, outputs)
-        return run if not shared else _cloning(run, shared)
-
-    def _failed(self, e: Exception) -> Callable[[list], Any]:
-        warnings.warn(
-            f"Inductor could not compile a region, which runs uncompiled: {type(e).__name__}: {e}\n{self.text}",
-            stacklevel=2,
-        )
-        _log.debug("Inductor failed", exc_info=True)
-        return self._run_list_eagerly
-
-    def _start(self, inputs: Sequence[torch.Tensor]) -> _Started:
-        """From disk, or by Inductor and then to disk."""
-        store = self._store()
-        strides = ", ".join(str(t.stride()) for t in inputs)
-        key = f"{self.text}\nstrides {strides}\n{machine_text()}"
-        content = None if store is None else store.load(key)
-        if store is not None and content is not None:
-            try:
-                run, finish = load_inductor_artifact(content, inputs)
-            except Exception as e:
-                _log.debug("a stored region is of no use and is compiled again: %s: %s", type(e).__name__, e)
-                store.discard(key)
-            else:
-                self.load_count += 1
-                return _Started(run, partial(self._finish_loading, finish, key))
-        run, content, wait = compile_with_inductor(self.run_eagerly, inputs, self.mode)
-        self.compile_count += 1
-
-        def finish() -> None:
-            wait()
-            if store is not None and content is not None:
-                store.save(key, content)
-
-        return _Started(run, finish)
-
-    def _finish_loading(self, finish: Callable[[], None], key: str) -> None:
-        try:
-            finish()
-        except Exception:
-            if (store := self._store()) is not None:
-                store.discard(key)  # so that the next process compiles
-            raise
-
-    def _wrongly_shared(self, tensors: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> list[int]:
-        """Positions of outputs in memory of an input or another output that the region's operations keep apart."""
-        owner = {_storage(t): name for name, t in zip(self.input_names, tensors, strict=True)}
-        wrong: list[int] = []
-        for n, (name, o) in enumerate(zip(self.output_names, outputs, strict=True)):
-            other = owner.setdefault(_storage(o), name)
-            if other != name and self._linked[other] != self._linked[name]:
-                wrong.append(n)
-        return wrong
-
-
-def _storage(t: torch.Tensor) -> Hashable:
-    return storage_key(t) if t.numel() else ("empty", id(t))
-
-
-def _cloning(run: Callable[[list], Sequence[torch.Tensor]], positions: Collection[int]) -> Callable[[list], Any]:
-    """`run`, with some of its outputs in memory of their own."""
-
-    def call(tensors: list[torch.Tensor]) -> Sequence[torch.Tensor]:
-        return [o.clone() if n in positions else o for n, o in enumerate(run(tensors))]
-
-    return call
-
-
-def _linked_names(nodes: Sequence[BoundSymbol], inputs: Sequence[str], outputs: Sequence[str]) -> dict[str, str]:
-    """For inputs and outputs, a representative of the names that they may share memory with through views."""
-    group = {name: name for name in inputs}
-    members: dict[str, list[str]] = {name: [name] for name in inputs}
-    for node in nodes:
-        names = [o.name for o in tensors_among(node.defined)]
-        for name in names:
-            group[name], members[name] = name, [name]
-        if not may_share_memory(node):
-            continue
-        for p in (*tensors_among(node.flat_proxy_args), *tensors_among(node.defined)):
-            a, b = group[names[0]], group[p.name]
-            if a != b:
-                small, large = sorted((a, b), key=lambda g: len(members[g]))
-                for name in members[small]:
-                    group[name] = large
-                members[large].extend(members.pop(small))
-    return {name: group[name] for name in (*inputs, *outputs)}
-
-
-def _call(node: BoundSymbol, env: dict[str, Any]) -> Any:
-    def real(x: Any) -> Any:
-        return env[x.name] if isinstance(x, Proxy) else to_real_leaf(x)
-
-    args, kwargs = tree_map(real, (node.args, node.kwargs))
-    return node.sym.torch_fn(*args, **kwargs)  # type: ignore[misc]
 
 
 region_table = RegionTable()
@@ -411,7 +203,7 @@ class TorchCompileExecutor(RegionFusionExecutor):
         strides = PredictedStrides()
         for node in nodes[: last + 1]:
             if isinstance(region := node.sym.python_impl, RegionProgram):
-                region.compile_ahead(node.flat_args, [strides.of(p) for p in node.flat_args])
+                region.compile_ahead(node.flat_args, [strides.of(p) for p in tensors_among(node.flat_args)])
             strides.see(node)
 
     def fuse(self, region: Region, fusion_counter: int) -> BoundSymbol:

@@ -26,8 +26,8 @@ from thunder.core.log import get_logger
 from thunder.core.options import env
 from thunder.core.prims.base import PrimID
 from thunder.core.printer import dotted_path
-from thunder.core.proxies import Proxy, TensorProxy
-from thunder.core.sizes import SYMBOLIC_TYPES
+from thunder.core.proxies import NumberProxy, Proxy, TensorProxy, tensors_among
+from thunder.core.sizes import SYMBOLIC_TYPES, free_symbols, is_backed, size_expression
 from thunder.core.symbol import BoundSymbol
 
 _log = get_logger("cache")
@@ -39,12 +39,13 @@ _TORCH_VALUES = (torch.dtype, torch.device, torch.layout, torch.memory_format)
 def argument_text(x: Any, names: dict[str, str]) -> str | None:
     """An argument as text that is equal for equal values in every process; None where there is no such text.
 
-    `names` maps the names of values to those in the text.
+    `names` maps the names of values to those in the text. Ints may be expressions of numbers that are among them.
     """
     if isinstance(x, Proxy):
         return names.get(x.name)
     if isinstance(x, SYMBOLIC_TYPES):
-        return None
+        is_known = isinstance(x, torch.SymInt) and names.keys() >= set(free_symbols(x))
+        return size_expression(x, names) if is_known else None
     if type(x) in _LITERALS:
         return repr(x)
     if isinstance(x, dtypes.dtype):
@@ -73,16 +74,26 @@ def operation_text(node: BoundSymbol) -> str | None:
 
 
 def has_text(node: BoundSymbol) -> bool:
-    """Whether a node can be part of a key: everything in it but its inputs is known and has a text."""
-    names = {p.name: "%" for p in node.flat_proxy_args if isinstance(p, TensorProxy)}
-    if operation_text(node) is None or argument_text((node.args, node.kwargs), names) is None:
+    """Whether a node can be part of a key: everything in it but its inputs is known and has a text.
+
+    Sizes and ints may be expressions of numbers that are known when a program starts.
+    """
+    tensors = tensors_among((*node.flat_args, *node.flat_outs))
+    symbolic = [x for x in (*node.flat_args, *(s for t in tensors for s in t.shape)) if isinstance(x, SYMBOLIC_TYPES)]
+    if not all(isinstance(x, torch.SymInt) and is_backed(x) for x in symbolic):
         return False
-    tensors = [t for t in (*node.flat_args, *node.flat_outs) if isinstance(t, TensorProxy)]
-    return not any(isinstance(size, SYMBOLIC_TYPES) for t in tensors for size in t.shape)
+    names = {p.name: "%" for p in node.flat_proxy_args if isinstance(p, TensorProxy)}
+    names.update({name: name for x in symbolic for name in free_symbols(x)})
+    return operation_text(node) is not None and argument_text((node.args, node.kwargs), names) is not None
 
 
-def _tensor_text(p: TensorProxy) -> str:
-    return f"{p.device.device_str()} {p.torch_dtype} {list(p.shape)}"
+def _tensor_text(p: TensorProxy, names: dict[str, str]) -> str:
+    return f"{p.device.device_str()} {p.torch_dtype} [{', '.join(str(argument_text(s, names)) for s in p.shape)}]"
+
+
+def number_names(inputs: Sequence[Proxy]) -> dict[str, str]:
+    """What numbers among a region's inputs are called in its text."""
+    return {p.name: f"n{n}" for n, p in enumerate(p for p in inputs if isinstance(p, NumberProxy))}
 
 
 def region_text(nodes: Sequence[BoundSymbol], inputs: Sequence[Proxy], outputs: Sequence[Proxy]) -> str:
@@ -90,13 +101,14 @@ def region_text(nodes: Sequence[BoundSymbol], inputs: Sequence[Proxy], outputs: 
 
     Strides are not in it: a compiled region looks at those of the tensors that it is given.
     """
-    names = {p.name: f"%{n}" for n, p in enumerate(inputs)}
-    lines = [f"{names[p.name]}: {_tensor_text(p)}" for p in inputs if isinstance(p, TensorProxy)]
+    names = number_names(inputs)
+    names.update({p.name: f"%{n}" for n, p in enumerate(p for p in inputs if isinstance(p, TensorProxy))})
+    lines = [f"{names[p.name]}: {_tensor_text(p, names) if isinstance(p, TensorProxy) else 'int'}" for p in inputs]
     for node in nodes:
-        made = [o for o in node.flat_outs if isinstance(o, TensorProxy)]
+        made = tensors_among(node.flat_outs)
         for o in made:
             names.setdefault(o.name, f"%{len(names)}")
-        left = ", ".join(f"{names[o.name]}: {_tensor_text(o)}" for o in made)
+        left = ", ".join(f"{names[o.name]}: {_tensor_text(o, names)}" for o in made)
         arguments = argument_text((node.args, node.kwargs), names)
         lines.append(f"{left} = {operation_text(node)}{arguments}")
     lines.append(f"return {', '.join(names[o.name] for o in outputs)}")

@@ -9,7 +9,7 @@ from typing import ClassVar
 from thunder.core import prims
 from thunder.core.origin import origin
 from thunder.core.passes import Pass, PassContext
-from thunder.core.proxies import CollectionProxy, Proxy
+from thunder.core.proxies import CollectionProxy, Proxy, tensors_among
 from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx, from_trace
 from thunder.core.tracing import tracectx
@@ -83,10 +83,10 @@ def _taking_a_list(node: BoundSymbol, packed: Proxy, run_list: Callable) -> Boun
 
 
 def _dead_inputs(node: BoundSymbol, after: BoundSymbol | None, given: set[str]) -> list[Proxy]:
-    """The inputs, other than the program's, that the node after deletes."""
+    """The tensors among the inputs, other than the program's, that the node after deletes."""
     if after is None or after.sym is not prims.python_del:
         return []
-    read = {p.name for p in node.flat_proxy_args} - given
+    read = {p.name for p in tensors_among(node.flat_args)} - given
     return [p for p in after.flat_proxy_args if p.name in read]
 
 

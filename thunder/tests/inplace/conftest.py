@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 import torch
+
+from thunder.executors import region_program
+from thunder.executors.inductorex import region_table
 
 
 @pytest.fixture(autouse=True)
@@ -12,6 +17,16 @@ def _strict_and_fresh(monkeypatch: pytest.MonkeyPatch) -> object:
     torch._dynamo.reset()
     yield
     torch._dynamo.reset()
+
+
+@pytest.fixture
+def uncompiled_regions(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Regions of the `torchcompile` executor run as they are, which takes no C++ compiler."""
+    region_table.clear()
+    monkeypatch.setenv("THUNDER_CACHE_DIR", "none")
+    monkeypatch.setattr(region_program, "compile_with_inductor", lambda fn, *_: (fn, None, lambda: None))
+    yield
+    region_table.clear()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

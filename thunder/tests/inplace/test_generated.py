@@ -92,9 +92,10 @@ def check_program(program: GeneratedProgram, compile: Any, *, through_dynamo: bo
     assert_equal(program, got, want)
 
 
-def direct(rewrite: str) -> Any:
+def direct(rewrite: str, executors: list[str] | None = None) -> Any:
     """Compiles by direct capture, which is quicker than Dynamo."""
-    capture = CaptureSettings(options=CompileOptions.from_kwargs(REWRITES[rewrite]), executors=resolve_executors(None))
+    options = CompileOptions.from_kwargs(REWRITES[rewrite])
+    capture = CaptureSettings(options=options, executors=resolve_executors(executors))
     return lambda fn: DirectCapture(fn, capture)
 
 
@@ -104,6 +105,18 @@ def test_generated_programs(rewrite: str, share: float) -> None:
     compile = direct(rewrite)
 
     @fuzz(int(EXAMPLES * share))
+    @given(_programs)
+    def run(program: GeneratedProgram) -> None:
+        check_program(program, compile)
+
+    run()
+
+
+@pytest.mark.slow
+def test_generated_programs_in_fused_regions(uncompiled_regions: None) -> None:
+    compile = direct("functionalized", ["torchcompile"])
+
+    @fuzz(EXAMPLES // 4)
     @given(_programs)
     def run(program: GeneratedProgram) -> None:
         check_program(program, compile)

@@ -143,6 +143,13 @@ def test_program(name: str, rewrite: str) -> None:
     check(fn, make, **REWRITES[rewrite])
 
 
+@every_rewrite
+@pytest.mark.parametrize("name", list(PROGRAMS))
+def test_program_in_fused_regions(name: str, rewrite: str, uncompiled_regions: None) -> None:
+    fn, make = PROGRAMS[name]
+    check(fn, make, executors=["torchcompile"], **REWRITES[rewrite])
+
+
 class Counter(torch.nn.Module):
     """Writes a buffer, a part of one, and a parameter."""
 

@@ -19,14 +19,15 @@ from torch._subclasses import FakeTensorMode
 import thunder
 from thunder.benchmarks.models import make
 from thunder.core import prims
+from thunder.core.inductor_compat import call_compiled
 from thunder.core.proxies import TensorProxy
-from thunder.core.torch_compat import call_compiled
 from thunder.core.trace import TraceCtx
 from thunder.examine import get_fusions
-from thunder.executors import inductorex, torch_compile
+from thunder.executors import region_program, torch_compile
 from thunder.executors.fusion_regions import Region, producers_and_consumers
-from thunder.executors.inductorex import RegionProgram, is_fusible, is_view, region_table
+from thunder.executors.inductorex import is_fusible, is_view, region_table
 from thunder.executors.region_cache import DiskStore, region_text
+from thunder.executors.region_program import RegionProgram
 from thunder.tests.fusion_programs import PROGRAMS, Block, check_program
 from thunder.tests.unit.traces import add, cos, make_trace, mul, sin
 from thunder.torch.registry import symbol_for
@@ -129,10 +130,10 @@ def test_a_region_run_one_by_one_frees_its_inputs_too(taken_as, monkeypatch):
 
     def watching(node, env):
         seen.append(sorted(env))
-        return inductorex_call(node, env)
+        return call(node, env)
 
-    inductorex_call = inductorex._call
-    monkeypatch.setattr(inductorex, "_call", watching)
+    call = region_program._call
+    monkeypatch.setattr(region_program, "_call", watching)
     if taken_as == "failed":
         region._run_list_eagerly([x @ x])
     else:
@@ -159,11 +160,11 @@ def test_small_products_are_fused_for_the_sake_of_the_calls():
 def test_deep_models_of_small_products_share_the_regions_of_their_layers(monkeypatch):
     started = []
 
-    def compiler(fn, inputs, mode=None):
+    def compiler(fn, *_):
         started.append(fn)
         return fn, None, lambda: None
 
-    monkeypatch.setattr(inductorex, "compile_with_inductor", compiler)
+    monkeypatch.setattr(region_program, "compile_with_inductor", compiler)
     monkeypatch.setenv("THUNDER_CACHE_DIR", "none")  # other tests may store one of its regions meanwhile
     counts = []
     for depth in (4, 12):
@@ -185,11 +186,12 @@ def test_deep_models_of_small_products_share_the_regions_of_their_layers(monkeyp
     assert counts[0] == counts[1]
 
 
-def test_symbolic_sizes_are_left_to_torch():
-    f = thunder.jit(lambda x: (x.sin() + 1).cos(), executors=["torchcompile"], cache="symbolic values")
-    for size in (3, 5, 7):
-        x = torch.rand(size, 2)
-        torch.testing.assert_close(f(x), (x.sin() + 1).cos())
+def test_views_of_inputs_are_no_regions():
+    """They are made after the program ran, of the caller's inputs."""
+    f = thunder.jit(lambda x: (x.view(-1), x.t(), x[1:]), executors=["torchcompile"])
+    x = torch.rand(3, 4)
+    for result in f(x):
+        assert result.untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
     assert entries() == []
 
 
@@ -314,10 +316,10 @@ def test_results_have_memory_of_their_own():
 
 
 def test_results_that_a_compiler_lets_share_memory_are_cloned(monkeypatch):
-    def careless(fn, inputs, mode=None):
+    def careless(fn, *_):
         return lambda x: [x, x], None, lambda: None
 
-    monkeypatch.setattr(inductorex, "compile_with_inductor", careless)
+    monkeypatch.setattr(region_program, "compile_with_inductor", careless)
     region = program_of(lambda x: (mul(x, 1.0), add(x, 0.0)), "x")
     x = torch.rand(2, 3)
     for results in (region(x), region(x)):
@@ -325,10 +327,10 @@ def test_results_that_a_compiler_lets_share_memory_are_cloned(monkeypatch):
 
 
 def test_a_failure_of_the_compiler_is_told_and_survived(monkeypatch):
-    def failing(fn, inputs, mode=None):
+    def failing(fn, *_):
         raise RuntimeError("no compiler found")
 
-    monkeypatch.setattr(inductorex, "compile_with_inductor", failing)
+    monkeypatch.setattr(region_program, "compile_with_inductor", failing)
     region = program_of(lambda x, y: cos(mul(x, y)))
     x, y = torch.rand(2, 3), torch.rand(2, 3)
     with pytest.warns(UserWarning, match="runs uncompiled: RuntimeError: no compiler found"):
@@ -342,7 +344,7 @@ def test_a_failure_ahead_of_the_first_run_is_told_and_survived(fails_at, monkeyp
         raise RuntimeError("compiler killed")
 
     compiler = fail if fails_at == "start" else lambda fn, *_: (fn, b"never stored", fail)
-    monkeypatch.setattr(inductorex, "compile_with_inductor", compiler)
+    monkeypatch.setattr(region_program, "compile_with_inductor", compiler)
     compiled = thunder.jit(lambda x: (x.cos() * x).sin(), executors=["torchcompile"])
     x = torch.rand(2, 3)
     with pytest.warns(UserWarning, match="runs uncompiled: RuntimeError: compiler killed"):
@@ -370,11 +372,11 @@ class Attention(torch.nn.Module):
 def test_all_regions_are_started_before_the_first_run_for_the_strides_they_meet(model, monkeypatch):
     events = []
 
-    def compiler(fn, inputs, mode=None):
+    def compiler(fn, *_):
         events.append("start")
         return fn, None, lambda: events.append("finish")
 
-    monkeypatch.setattr(inductorex, "compile_with_inductor", compiler)
+    monkeypatch.setattr(region_program, "compile_with_inductor", compiler)
     if model == "llama":
         workload = make("llama:2")
         module, x = workload.model, workload.batch[0]
@@ -536,7 +538,7 @@ def test_a_region_comes_back_from_disk(tmp_path):
 def test_an_artifact_that_torch_refuses_is_compiled_again(tmp_path, monkeypatch):
     store = DiskStore(tmp_path)
     x, y = torch.rand(2, 3), torch.rand(2, 3)
-    monkeypatch.setattr(inductorex, "compile_with_inductor", lambda fn, *_: (fn, b"no artifact", lambda: None))
+    monkeypatch.setattr(region_program, "compile_with_inductor", lambda fn, *_: (fn, b"no artifact", lambda: None))
     for _ in range(2):
         region = program_of(lambda x, y: cos(add(x, y)), store=store)
         torch.testing.assert_close(region(x, y)[0], torch.cos(x + y))

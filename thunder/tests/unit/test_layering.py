@@ -26,6 +26,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "thunder.core.devices",
         "thunder.core.pytree",
         "thunder.core.torch_compat",
+        "thunder.core.inductor_compat",
         "thunder.core.dynamo_compat",
         "thunder.core.dynamo_messages",
         "thunder.core.codeutils",
