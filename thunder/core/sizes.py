@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 from types import CodeType
 from typing import Any
@@ -60,6 +61,12 @@ def symbolic_numbers(values: Iterable[Any]) -> dict[str, tuple[int, bool]]:
                 value = x.node.shape_env.backed_var_to_val[symbol]
                 found.setdefault(str(symbol), (int(value), bool(symbol.is_positive)))
     return found
+
+
+def without_guards(values: Iterable[Any]) -> AbstractContextManager[None]:
+    """In this block, decisions that torch takes on the symbolic sizes among `values` put no condition on them."""
+    sizes = (x for x in values if isinstance(x, SYMBOLIC_TYPES))
+    return next((x.node.shape_env.suppress_guards() for x in sizes), nullcontext())
 
 
 def is_backed(x: Any) -> bool:

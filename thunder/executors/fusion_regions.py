@@ -491,18 +491,28 @@ class RegionFusionExecutor(FusionExecutor):
         """Whether a node costs nothing by itself, so that it is better left out at a region's rim."""
         return False
 
-    def is_worth_fusing(self, nodes: Sequence[BoundSymbol]) -> bool:
-        """Whether a region of these nodes gains anything."""
-        return sum(not self.is_free(n) for n in nodes) >= self.min_region_size
+    def is_worth_fusing(self, nodes: Sequence[BoundSymbol], work: int) -> bool:
+        """Whether a region of these nodes, of which `work` are not free, gains anything."""
+        return work >= self.min_region_size
 
     def fusion_pass(self, trace: TraceCtx) -> TraceCtx:
         """The trace with its regions replaced by one node each; what nobody reads is gone. O(nodes + edges)."""
+        return self.with_regions(trace, self.is_free)
+
+    def with_regions(self, trace: TraceCtx, is_free: CanFuse) -> TraceCtx:
+        """What `fusion_pass` gives, with another judgement of what is free."""
         trace = trace.with_nodes(live_nodes(trace.bound_symbols))
+
+        def is_wanted(group: Sequence[BoundSymbol], core: Sequence[BoundSymbol]) -> bool:
+            fusible = len(group) > 1 or (not is_fusion_barrier(group[0]) and self.can_fuse(group[0]))
+            work = sum(not is_free(n) for n in core) if fusible else 0
+            return bool(core) and fusible and self.is_worth_fusing(core, work) and self.get_fuel()
+
         new, count = replace_regions(
             trace,
             self._groups(trace),
-            is_free=self.is_free,
-            is_wanted=self._is_wanted,
+            is_free=is_free,
+            is_wanted=is_wanted,
             fuse=self.fuse,
             pass_name=str(self.name),
             count=sum(n.sym.is_fusion for n in trace.bound_symbols),
@@ -513,10 +523,6 @@ class RegionFusionExecutor(FusionExecutor):
     def _groups(self, trace: TraceCtx) -> list[list[BoundSymbol]]:
         groups = fuse_bound_symbols(trace, self.can_fuse)
         return [part for group in groups for part in split_by_layers(group, self.max_region_size)]
-
-    def _is_wanted(self, group: Sequence[BoundSymbol], core: Sequence[BoundSymbol]) -> bool:
-        fusible = len(group) > 1 or (not is_fusion_barrier(group[0]) and self.can_fuse(group[0]))
-        return bool(core) and fusible and self.is_worth_fusing(core) and self.get_fuel()
 
 
 def run_nodes(

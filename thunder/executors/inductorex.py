@@ -180,31 +180,29 @@ class TorchCompileExecutor(RegionFusionExecutor):
     def is_free(self, node: BoundSymbol) -> bool:
         return is_view(node)
 
-    def is_worth_fusing(self, nodes: Sequence[BoundSymbol]) -> bool:
+    def is_worth_fusing(self, nodes: Sequence[BoundSymbol], work: int) -> bool:
         if self.required_ops is not None and not any(n.sym.base_name in self.required_ops for n in nodes):
             return False
-        return super().is_worth_fusing(nodes)
+        return super().is_worth_fusing(nodes, work)
 
     def fusion_pass(self, trace: TraceCtx) -> TraceCtx:
-        """The trace with its regions replaced; the trace itself where there are none to look for."""
+        """The trace with its regions replaced; the trace itself where there are none to look for.
+
+        The compilation of regions is started, for inputs with the strides that they will have as far as that is known;
+        one that meets others compiles again.
+        """
         if self.required_ops is not None and not any(n.sym.base_name in self.required_ops for n in trace.bound_symbols):
             return trace
-        new = super().fusion_pass(with_channels_last(trace) if self.required_ops is None else trace)
-        self._compile_ahead(new)
-        return new
-
-    def _compile_ahead(self, trace: TraceCtx) -> None:
-        """Starts the compilation of regions, for inputs with the strides that they will have as far as that is known.
-
-        A region that meets others compiles again.
-        """
-        nodes = trace.bound_symbols
-        last = max((n for n, node in enumerate(nodes) if isinstance(node.sym.python_impl, RegionProgram)), default=-1)
+        if self.required_ops is None:
+            trace = with_channels_last(trace)
         strides = PredictedStrides()
-        for node in nodes[: last + 1]:
+        for node in trace.bound_symbols:
+            strides.see(node)
+        new = self.with_regions(trace, lambda n: self.is_free(n) and not strides.copies(n))
+        for node in new.bound_symbols:
             if isinstance(region := node.sym.python_impl, RegionProgram):
                 region.compile_ahead(node.flat_args, [strides.of(p) for p in tensors_among(node.flat_args)])
-            strides.see(node)
+        return new
 
     def fuse(self, region: Region, fusion_counter: int) -> BoundSymbol:
         """The node that runs a region."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Collection, Hashable
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -20,6 +20,7 @@ from thunder.core.torch_compat import (
     DynamicOutputShapeException,
     FakeTensorMode,
     enable_python_dispatcher,
+    storage_key,
     tracing_fake_mode,
 )
 from thunder.core.tracing import get_tracectx
@@ -149,11 +150,12 @@ _META_CACHE_LIMIT = 20_000
 
 
 class TensorMeta:
-    """Shape, strides, dtype and device of a result, without a name."""
+    """Shape, strides, dtype and device of a result, without a name, and whether it lies in memory of an argument."""
 
-    __slots__ = ("device", "dtype", "shape", "strides")
+    __slots__ = ("device", "dtype", "is_view", "shape", "strides")
 
-    def __init__(self, t: torch.Tensor):
+    def __init__(self, t: torch.Tensor, is_view: bool):
+        self.is_view = is_view
         self.shape, self.dtype, self.device = tuple(concrete(s) for s in t.shape), t.dtype, t.device
         self.strides = tuple(concrete(s) for s in t.stride()) if t.layout is torch.strided else None
 
@@ -165,9 +167,10 @@ def result_metadata(fn: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
     if key is not None and key in _META_CACHE:
         return _META_CACHE[key]
     with torch.no_grad():
-        result = _run_on_fakes(fn, flat, spec, tracked=False)
+        result, given = _run_on_fakes(fn, flat, spec, tracked=False)
     outs, out_spec = tree_flatten(result)
-    metas = [TensorMeta(o) if isinstance(o, torch.Tensor) else o for o in outs]
+    storages = {storage_key(t) for t in given}
+    metas = [TensorMeta(o, storage_key(o) in storages) if isinstance(o, torch.Tensor) else o for o in outs]
     entry = tree_unflatten(metas, out_spec) if outs else result
     if key is not None:
         if len(_META_CACHE) >= _META_CACHE_LIMIT:
@@ -176,8 +179,8 @@ def result_metadata(fn: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
     return entry
 
 
-def _run_on_fakes(fn: Callable, flat: list, spec: Any, *, tracked: bool) -> Any:
-    """The fake result of `fn`; tracked: its tensors require grad where the proxies do."""
+def _run_on_fakes(fn: Callable, flat: list, spec: Any, *, tracked: bool) -> tuple[Any, Collection[torch.Tensor]]:
+    """The fake result of `fn`, and the fake tensors that it was called with; tracked: these may require grad."""
     fakes: dict[str, torch.Tensor] = {}
     no_modes = torch._C.DisableTorchFunction()  # a mode that traces must not see what happens here
     with fake_mode(), quiet_autocast(), symbolic_dispatch(flat), no_modes:
@@ -191,7 +194,7 @@ def _run_on_fakes(fn: Callable, flat: list, spec: Any, *, tracked: bool) -> Any:
 
         args, kwargs = tree_unflatten([real(v) for v in flat], spec)
         try:
-            return stand_in_for(fn)(*args, **kwargs)
+            return stand_in_for(fn)(*args, **kwargs), fakes.values()
         except (DataDependentOutputException, DynamicOutputShapeException) as e:
             name = getattr(fn, "__name__", str(fn))
             raise DataDependentControlFlowError(f"the result of {name} depends on the values of a tensor") from e
@@ -211,7 +214,7 @@ def tracked_results(fn: Callable, args: tuple, kwargs: dict[str, Any]) -> tuple[
     if key is not None and key in _TRACKED_CACHE:
         return _TRACKED_CACHE[key]
     with torch.enable_grad():
-        result = _run_on_fakes(fn, flat, spec, tracked=True)
+        result, _ = _run_on_fakes(fn, flat, spec, tracked=True)
     found = tuple(t.requires_grad for t in tree_flatten(result)[0] if isinstance(t, torch.Tensor))
     if key is not None:
         if len(_TRACKED_CACHE) >= _META_CACHE_LIMIT:

@@ -279,6 +279,28 @@ def test_casts_are_work_and_views_are_none():
     assert not is_view(getitem.bind(x, (x,), output=x.replace(name="a")))
 
 
+@pytest.mark.parametrize(
+    "reshaped, regions",
+    [
+        (lambda y: y.reshape(6, 4), []),
+        (lambda y: y.transpose(0, 2).reshape(6, 4), ["TorchCompile0"]),
+        (lambda y: y.transpose(0, 2).contiguous(), ["TorchCompile0"]),
+        (lambda y: y.transpose(0, 2).flatten(1), ["TorchCompile0"]),
+        (lambda y: y.contiguous(), []),
+        (lambda y: y[:, :2].flatten(1).t(), []),
+        (lambda y: y[:, :, :2].flatten(1).t(), ["TorchCompile0"]),
+        (lambda y: y[0].flatten().view(3, 4), []),
+    ],
+)
+def test_a_reshape_that_copies_is_work_and_one_that_views_is_none(reshaped, regions, monkeypatch):
+    monkeypatch.setattr(region_program, "compile_with_inductor", lambda fn, *_: (fn, None, lambda: None))
+    f = thunder.jit(lambda x: reshaped(x.sin()), executors=["torchcompile"])
+    x = torch.rand(2, 3, 4)
+    torch.testing.assert_close(f(x), reshaped(x.sin()))
+    assert f(x).stride() == reshaped(x.sin()).stride()
+    assert fused_names(thunder.last_traces(f)[-1]) == regions
+
+
 # One region
 
 
