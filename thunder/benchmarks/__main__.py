@@ -13,7 +13,7 @@ import torch
 
 from thunder.benchmarks.bench import Plan, run
 from thunder.benchmarks.models import MODELS, parse
-from thunder.benchmarks.peers import INDUCTOR, INDUCTOR_GRAPHS, PEERS, THUNDER_FUSED, THUNDER_GRAPHS, available_peers
+from thunder.benchmarks.peers import PEERS, available_peers
 from thunder.benchmarks.plot import write_plot
 from thunder.benchmarks.report import errors, text
 
@@ -59,9 +59,9 @@ def show_progress(line: str) -> None:
         sys.stderr.flush()
 
 
-def _default_peers(device: str, quick: bool) -> list[str]:
-    compiling = (INDUCTOR, THUNDER_FUSED, INDUCTOR_GRAPHS, THUNDER_GRAPHS) if quick else ()
-    return [p for p in available_peers(device) if p not in compiling]
+def default_peers(device: str, quick: bool) -> list[str]:
+    """All peers that can run here; for a quick look those without a compiler of kernels."""
+    return [p for p in available_peers(device) if not (quick and PEERS[p].compiles_kernels)]
 
 
 def main(arguments: list[str]) -> int:
@@ -69,7 +69,7 @@ def main(arguments: list[str]) -> int:
     parsed = parse_arguments(arguments)
     plan = Plan(
         models=parsed.models,
-        peers=parsed.peers or _default_peers(parsed.device, parsed.quick),
+        peers=parsed.peers or default_peers(parsed.device, parsed.quick),
         first_repeats=parsed.first_repeats or (1 if parsed.quick else 3),
         steady_repeats=parsed.steady_repeats or (3 if parsed.quick else 15),
         device=parsed.device,

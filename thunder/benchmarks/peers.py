@@ -19,12 +19,14 @@ class Peer:
     compiler: from a module or function to a callable that is used in its place.
     executor: the thunder executor without which the peer does not exist.
     device: the only kind of device that it is for, or None.
+    compiles_kernels: whether it runs compilers of kernels, whose code it keeps on disk.
     """
 
     name: str
     compiler: Callable
     executor: str | None = None
     device: str | None = None
+    compiles_kernels: bool = False
 
     def is_available(self, device: str = "cpu") -> bool:
         return self.device in (None, device) and (self.executor is None or get_executor(self.executor) is not None)
@@ -42,12 +44,17 @@ def _with_backend(backend: str) -> Callable:
     return lambda fn: torch.compile(fn, backend=backend, fullgraph=True)
 
 
+def _reduce_overhead(fn: Callable) -> Callable:
+    return torch.compile(fn, mode="reduce-overhead", fullgraph=True)
+
+
 def _with_executor(name: str) -> Callable:
-    return lambda fn: jit(fn, executors=[name])
+    """The fusion type is that of recipes."""
+    return lambda fn: jit(fn, executors=[name], fusion_type="dataflow")
 
 
 def _with_graphs(fn: Callable) -> Callable:
-    return jit(fn, executors=["torchcompile"], transforms=[CUDAGraphTransform()])
+    return jit(fn, executors=["torchcompile"], fusion_type="dataflow", transforms=[CUDAGraphTransform()])
 
 
 EAGER, DYNAMO, AOT, INDUCTOR = "eager", "torch.compile[eager]", "torch.compile[aot_eager]", "torch.compile[inductor]"
@@ -60,13 +67,13 @@ PEERS: dict[str, Peer] = {
         Peer(EAGER, _itself),
         Peer(DYNAMO, _with_backend("eager")),
         Peer(AOT, _with_backend("aot_eager")),
-        Peer(INDUCTOR, _with_backend("inductor")),
+        Peer(INDUCTOR, _with_backend("inductor"), compiles_kernels=True),
         # All executors named: the default list may come to include a fuser.
         Peer(THUNDER, lambda fn: jit(fn, executors=["torch", "python"])),
-        Peer(THUNDER_FUSED, _with_executor("torchcompile"), "torchcompile"),
+        Peer(THUNDER_FUSED, _with_executor("torchcompile"), "torchcompile", compiles_kernels=True),
         *(Peer(f"thunder[{name}]", _with_executor(name), name, "cuda") for name in ("nvfuser", "cudnn")),
-        Peer(INDUCTOR_GRAPHS, lambda fn: torch.compile(fn, mode="reduce-overhead", fullgraph=True), device="cuda"),
-        Peer(THUNDER_GRAPHS, _with_graphs, "torchcompile", "cuda"),
+        Peer(INDUCTOR_GRAPHS, _reduce_overhead, device="cuda", compiles_kernels=True),
+        Peer(THUNDER_GRAPHS, _with_graphs, "torchcompile", "cuda", compiles_kernels=True),
     )
 }
 

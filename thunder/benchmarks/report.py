@@ -72,6 +72,31 @@ def setup_table(results: Results) -> str:
     return _comparison(results, "first", "setup_s", ".2f", 1.0, [(THUNDER, DYNAMO), (THUNDER_FUSED, INDUCTOR)])
 
 
+def _start_s(first: dict[str, Any]) -> float:
+    """From the first compilation of a process to the model's first result."""
+    return first["setup_s"] + first["first_s"]
+
+
+def _warm_disk_ratio(results: Results, model: str, peer: str) -> float | None:
+    """Seconds to start with what another process left on disk, to those with empty disks."""
+    first = results["models"][model]["first"].get(peer, {})
+    return _start_s(first["warm_disk"]) / _start_s(first) if "warm_disk" in first else None
+
+
+def warm_disk_table(results: Results) -> str | None:
+    """Seconds that a process takes to compile for the first time and to its first step, for peers that keep code on
+    disk: with nothing there, and after another process. None where no such peer was measured.
+    """
+    rows = []
+    for model in results["models"]:
+        for peer, first in results["models"][model]["first"].items():
+            ratio = _warm_disk_ratio(results, model, peer)
+            if ratio is not None:
+                times = [f"{_start_s(f):.2f}" for f in (first, first["warm_disk"])]
+                rows.append([f"{model}, {peer}", *times, f"{ratio:.2f}"])
+    return table(["model, peer", "empty disk", "warm disk", "ratio"], rows) if rows else None
+
+
 def steady_table(results: Results) -> str:
     """Milliseconds of a warm step, and ratios to eager round by round."""
     peers = _peers(results, "steady")
@@ -191,6 +216,7 @@ def _budgets() -> list[tuple[str, str, float, Callable[[Results, str], float | N
     return [
         ("first step, thunder / torch.compile[eager]", "llama", 1.5, between("first", "first_s", THUNDER, DYNAMO)),
         ("first step, fused / inductor", "llama", 0.5, between("first", "first_s", THUNDER_FUSED, INDUCTOR)),
+        ("start, warm disk / empty one, fused", "llama", 0.2, lambda r, m: _warm_disk_ratio(r, m, THUNDER_FUSED)),
         ("warm step, thunder / eager", "", 1.0, lambda r, m: _value(r, m, "steady", THUNDER, "ratio")),
         ("warm step, fused / inductor", "", 0.97, fused_steady),
         ("saved bytes, thunder / aot_eager (min-cut)", "", 1.0, between("steady", "saved_bytes", THUNDER, AOT)),
@@ -222,6 +248,9 @@ def text(results: Results) -> str:
     parts = [("Environment", facts)]
     parts.append(("First forward and backward in a fresh process, s", first_step_table(results)))
     parts.append(("The very first compilation of a process (one operation), s", setup_table(results)))
+    warm_disk = warm_disk_table(results)
+    if warm_disk is not None:
+        parts.append(("From the first compilation of a process to the first step, s", warm_disk))
     growth = growth_table(results)
     if growth is not None:
         parts.append(("Growth of the first step with depth", growth))

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 import thunder
 from thunder import benchmarks
-from thunder.benchmarks.__main__ import main
+from thunder.benchmarks.__main__ import default_peers, main
 from thunder.benchmarks.measure import Step, make_step, peak_bytes, saved_bytes, steady_steps
 from thunder.benchmarks.models import MODELS, Workload, make, parse
-from thunder.benchmarks.peers import DYNAMO, EAGER, THUNDER
+from thunder.benchmarks.peers import DYNAMO, EAGER, INDUCTOR, PEERS, THUNDER, THUNDER_FUSED
 from thunder.benchmarks.plot import first_steps_by_depth, write_plot
 from thunder.benchmarks.report import table, text
 
@@ -114,6 +114,22 @@ def test_budgets_are_judged_by_the_measured_ratios() -> None:
     assert warm.rstrip(" |").endswith("missed")
     assert "38.0" in call
     assert call.rstrip(" |").endswith("missed")
+
+
+def test_starts_with_a_warm_disk_are_compared_with_cold_ones() -> None:
+    cold = {"setup_s": 12.0, "first_s": 8.0, "second_s": 0.1}
+    results = _results({THUNDER_FUSED: {**cold, "warm_disk": {**cold, "setup_s": 2.0, "first_s": 1.0}}})
+    shown = text(results)
+    assert f"| llama:4, {THUNDER_FUSED} |      20.00 |      3.00 |  0.15 |" in shown
+    (budget,) = [line for line in shown.splitlines() if line.startswith("| start, warm disk")]
+    assert "0.15" in budget
+    assert budget.rstrip(" |").endswith("met")
+    assert "| start" not in text(_results({THUNDER_FUSED: cold}))
+
+
+def test_a_quick_run_has_no_peer_with_a_compiler() -> None:
+    assert not any(PEERS[p].compiles_kernels for p in default_peers("cpu", quick=True))
+    assert {INDUCTOR, THUNDER_FUSED} <= set(default_peers("cpu", quick=False))
 
 
 def test_a_failed_measurement_is_shown_and_leaves_the_others() -> None:

@@ -13,6 +13,7 @@ from thunder.core.recipe import Interpreter, Lookaside, Plugin, PluginPolicy, Re
 from thunder.extend import OperatorExecutor
 from thunder.plugins import get_plugin, get_plugin_names, register_plugin
 from thunder.recipes import BaseRecipe, base
+from thunder.tests.fusers import ElementwiseFuser
 
 X = torch.linspace(-1, 1, 6).reshape(2, 3)
 
@@ -146,6 +147,20 @@ def test_the_automatic_recipe_fuses_where_there_are_compilers(monkeypatch):
     monkeypatch.setattr(base.importlib.util, "find_spec", lambda name: name)
     assert names()[0] == "torchcompile"
     assert "torchcompile" not in [e.name for e in BaseRecipe(fuser=None).setup_executors()]
+
+
+def test_the_automatic_recipe_fuses_along_the_dependency_graph():
+    def gated(x, w):
+        a = (x @ w).sin()
+        b = x @ w.t()
+        return a * b
+
+    fuser = ElementwiseFuser(min_region_size=2)
+    recipe = BaseRecipe(fuser=None)
+    recipe.setup_executors = lambda: [fuser, *thunder.get_default_executors()]
+    x, w = torch.rand(3, 3), torch.rand(3, 3)
+    torch.testing.assert_close(thunder.compile(gated, recipe=recipe)(x, w), gated(x, w))
+    assert [len(r.bsyms) for r in fuser.regions] == [2]
 
 
 def test_fusers():
