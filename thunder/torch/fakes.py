@@ -49,15 +49,14 @@ def contiguous_strides(shape: tuple) -> tuple:
     return tuple(reversed(strides))
 
 
-def to_fake(p: TensorProxy, *, requires_grad: bool = False) -> torch.Tensor:
+def to_fake(p: TensorProxy, *, requires_grad: bool = False, on_meta: bool = False) -> torch.Tensor:
     """A fake tensor with a proxy's metadata: its own strides where they are known, row-major ones elsewhere.
 
-    Must run inside `fake_mode()`.
+    Must run inside `fake_mode()`, unless `on_meta` asks for a tensor on the meta device.
     """
     strides = p.layout.strides if p.layout is not None else contiguous_strides(p.shape)
-    t = torch.empty_strided(
-        p.shape, strides, dtype=dtypes.to_torch_dtype(p.dtype), device=devices.to_torch_device(p.device)
-    )
+    device = torch.device("meta") if on_meta else devices.to_torch_device(p.device)
+    t = torch.empty_strided(p.shape, strides, dtype=dtypes.to_torch_dtype(p.dtype), device=device)
     return t.requires_grad_() if requires_grad else t
 
 

@@ -9,19 +9,28 @@ nodes.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 
 from thunder.core import prims
+from thunder.core.devices import Device, to_torch_device
 from thunder.core.errors import UnsupportedOpError
 from thunder.core.origin import BACKWARD, origin
 from thunder.core.prims.base import make_prim
-from thunder.core.proxies import AnyProxy, TensorProxy
+from thunder.core.proxies import AnyProxy, TensorProxy, tensors_among
 from thunder.core.pytree import tree_flatten, tree_map, tree_unflatten
-from thunder.core.sizes import concrete
+from thunder.core.sizes import SYMBOLIC_TYPES, concrete
 from thunder.core.symbol import BoundSymbol, Traits
-from thunder.core.torch_compat import OpOverload, TorchDispatchMode, asks_for_values, aten_packet, storage_key
+from thunder.core.torch_compat import (
+    OpOverload,
+    TorchDispatchMode,
+    asks_for_values,
+    aten_packet,
+    has_aten_tag,
+    storage_key,
+)
 from thunder.core.trace import TraceCtx
 from thunder.core.tracing import get_tracectx
 from thunder.core.transforms.templates import (
@@ -46,10 +55,14 @@ _SAVES_IN_GRAD_MODE = {"mkldnn_rnn_layer"}  # gives an empty workspace to backwa
 
 
 class _Recorder(TorchDispatchMode):
-    """Writes down the aten calls on fake tensors. Writes to temporaries are recorded as their functional twins."""
+    """Writes down the aten calls on fake or meta tensors. Writes to temporaries are recorded as their functional twins.
 
-    def __init__(self) -> None:
+    stands_for: the device that meta tensors are on; None where there are none.
+    """
+
+    def __init__(self, stands_for: torch.device | None = None) -> None:
         super().__init__()
+        self.stands_for = stands_for
         self.nodes: list[TemplateNode] = []
         self.refs: dict[int, Ref] = {}
         self._alive: list[Any] = []
@@ -67,9 +80,14 @@ class _Recorder(TorchDispatchMode):
             self._members.setdefault(key, set()).add(ref.n)
         return ref
 
+    def meta_of(self, t: torch.Tensor) -> TensorMeta:
+        device = t.device if self.stands_for is None else self.stands_for
+        return TensorMeta(tuple(concrete(s) for s in t.shape), t.dtype, device)
+
     def ref_of(self, x: Any) -> Any:
         if not isinstance(x, torch.Tensor):
-            return concrete(x)
+            is_meta = isinstance(x, torch.device) and x.type == "meta"
+            return self.stands_for if is_meta and self.stands_for is not None else concrete(x)
         if id(x) not in self.refs:
             raise NeedsAutograd("a tensor that is not the result of a recorded call")
         return self.refs[id(x)]
@@ -107,7 +125,7 @@ class _Recorder(TorchDispatchMode):
             if not isinstance(o, torch.Tensor):
                 return o
             ref = self.enter(o)
-            metas[ref.n] = TensorMeta(tuple(concrete(s) for s in o.shape), o.dtype, o.device)
+            metas[ref.n] = self.meta_of(o)
             is_view = is_view or storage_key(o) in shared
             return ref
 
@@ -131,7 +149,7 @@ class _Recorder(TorchDispatchMode):
         for known, r in list(self.refs.items()):
             if r == old:
                 self.refs[known] = ref
-        meta = TensorMeta(tuple(concrete(s) for s in target.shape), target.dtype, target.device)
+        meta = self.meta_of(target)
         if not is_random:  # a twin of these would draw in another order
             args = (*args, *_defaults_after(func, functional, len(args)))
         self.nodes.append(TemplateNode(functional, args, kwargs, ref, {ref.n: meta}, False))
@@ -158,6 +176,44 @@ def _defaults_after(func: OpOverload, twin: OpOverload, n: int) -> list[Any]:
     """Defaults of a writing call that its twin demands (`bernoulli_(p=0.5)`, `bernoulli(p)`)."""
     arguments = list(zip(func._schema.arguments, twin._schema.arguments, strict=True))[n:]
     return [a.default_value for a, t in arguments if not t.kwarg_only and not t.has_default_value()]
+
+
+# Operations whose gradients have the same formulas on all devices, the meta device among them, beside those that aten
+# marks as elementwise or as reductions. A test compares them.
+_SAME_ON_ALL_DEVICES = frozenset(
+    {
+        "linear", "matmul", "__matmul__", "mm", "bmm", "addmm", "baddbmm", "mv", "dot", "outer", "einsum", "tensordot",
+        "reshape", "view", "view_as", "reshape_as", "flatten", "unflatten", "permute", "transpose", "t", "movedim",
+        "expand", "expand_as", "broadcast_to", "squeeze", "unsqueeze", "chunk", "split", "split_with_sizes", "unbind",
+        "select", "slice", "narrow", "contiguous", "cat", "stack", "repeat", "roll", "flip", "pad", "tril", "triu",
+        "gather", "scatter", "scatter_add", "index_select", "embedding", "topk", "sort", "cumsum", "softmax",
+        "log_softmax", "logsumexp", "layer_norm", "rms_norm", "group_norm", "normalize", "conv1d", "conv2d", "conv3d",
+        "max_pool2d", "avg_pool2d", "adaptive_avg_pool2d", "interpolate", "cross_entropy", "nll_loss", "mse_loss",
+        "l1_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy_with_logits", "kl_div", "cosine_similarity",
+        "glu", "prelu", "hardswish",
+    }
+)  # fmt: skip
+_OTHERWISE_ON_META = frozenset({"mish", "to", "bernoulli", "rrelu"})
+_NORMS = frozenset({"layer_norm", "rms_norm", "group_norm"})  # statistics of half-precision values differ in dtype
+_TORCH = (torch, torch.Tensor, torch.nn.functional, torch.special)
+
+
+def _meta_stands_for(fn: Callable, flat: list) -> torch.device | None:
+    """The device of a call that may as well be recorded on meta tensors, which takes a fraction of the time that fake
+    tensors take; None for others.
+    """
+    name = getattr(fn, "__name__", "")
+    is_torchs = any(fn is getattr(owner, name, None) for owner in _TORCH)
+    is_known = name in _SAME_ON_ALL_DEVICES or has_aten_tag(name, torch.Tag.pointwise, torch.Tag.reduction)
+    tensors = tensors_among(flat)
+    is_half = any(t.torch_dtype.itemsize == 2 for t in tensors)
+    if not (is_torchs and is_known) or name in _OTHERWISE_ON_META or (is_half and name in _NORMS):
+        return None
+    devices = {t.device for t in tensors}
+    static = all(type(s) is int for t in tensors for s in t.shape)
+    if len(devices) != 1 or not static or any(isinstance(v, (Device, torch.device, *SYMBOLIC_TYPES)) for v in flat):
+        return None
+    return to_torch_device(tensors[0].device)
 
 
 _templates: dict[Hashable, Template | NeedsAutograd] = {}
@@ -198,11 +254,23 @@ def _recorded(fn: Callable, flat: list, spec: Any, wanted: Sequence[bool]) -> Te
     A call that takes another path for other strides (attention picks its kernel by them) keeps the one for row-major
     inputs, which is what nearly all are; its kernels take any strides.
     """
-    plain = _record(fn, flat, spec, wanted, row_major=True)
+    device = _meta_stands_for(fn, flat)
+    if device is not None:
+        try:
+            return _careful(fn, flat, spec, wanted, device)
+        except (NeedsAutograd, NotImplementedError, RuntimeError):
+            pass  # fake tensors may do, and say why where they do not
+    return _careful(fn, flat, spec, wanted)
+
+
+def _careful(
+    fn: Callable, flat: list, spec: Any, wanted: Sequence[bool], device: torch.device | None = None
+) -> Template:
+    plain = _record(fn, flat, spec, wanted, device, row_major=True)
     if all(not isinstance(v, TensorProxy) or v.layout is not None or v.ndim == 0 for v in flat):
         return plain
     try:
-        careful = _record(fn, flat, spec, wanted, row_major=False)
+        careful = _record(fn, flat, spec, wanted, device, row_major=False)
     except (NeedsAutograd, RuntimeError, ValueError):
         return plain
     operations = _operations(careful)
@@ -216,15 +284,18 @@ def _operations(template: Template) -> list[Any]:
     return [n.op for n in (*(template.forward or ()), *template.backward) if n.op not in strides_only]
 
 
-def _record(fn: Callable, flat: list, spec: Any, wanted: Sequence[bool], *, row_major: bool) -> Template:
-    recorder = _Recorder()
+def _record(
+    fn: Callable, flat: list, spec: Any, wanted: Sequence[bool], device: torch.device | None, *, row_major: bool
+) -> Template:
+    """device: what meta tensors stand for; None to record on fake tensors."""
+    recorder = _Recorder(device)
     fakes: dict[str, torch.Tensor] = {}
     # Some operations draw random numbers even when run on fake tensors.
     unseeded = torch.random.fork_rng(devices=())
     no_modes = torch._C.DisableTorchFunction()  # a mode that traces must not see what happens here
     with (
         no_modes,
-        fake_mode(),
+        fake_mode() if device is None else nullcontext(),
         quiet_autocast(),
         torch.enable_grad(),
         _default_saving(),
@@ -237,7 +308,7 @@ def _record(fn: Callable, flat: list, spec: Any, wanted: Sequence[bool], *, row_
             if not isinstance(leaf, TensorProxy):
                 return to_real_leaf(leaf)
             if leaf.name not in fakes:
-                fake = to_fake(leaf)
+                fake = to_fake(leaf, on_meta=device is not None)
                 fake = fake if row_major or leaf.layout is not None else with_other_strides(fake)
                 fakes[leaf.name] = fake.requires_grad_(leaf.requires_grad)
                 recorder.enter(fakes[leaf.name])
