@@ -12,8 +12,8 @@ from torch.library import CustomOpDef
 
 from thunder.core.errors import ThunderTypeError
 from thunder.core.symbol import OpTags, Symbol
-from thunder.core.torch_compat import overload_of
-from thunder.extend.executor import OperatorExecutor
+from thunder.core.torch_compat import OpOverload, overload_of
+from thunder.extend.executor import OperatorExecutor, symbol_key
 from thunder.extend.registry import add_default_executor, register_executor
 from thunder.torch.registry import forget_symbol, register_symbol, symbol_for
 
@@ -30,9 +30,7 @@ def register_custom_op(custom_op: CustomOpDef) -> Symbol:
 
     Raises: ThunderTypeError if `custom_op` is not what `torch.library.custom_op` made.
     """
-    if not isinstance(custom_op, CustomOpDef):
-        raise ThunderTypeError(f"register_custom_op takes what torch.library.custom_op has made, not {custom_op!r}")
-    overload = overload_of(custom_op)
+    overload = _overload_of(custom_op)
     sym = symbol_for(overload)
     tag = OpTags.TORCH_COMPILE_COMPLIANT_CUSTOM_OP
     if tag in (sym.tags or ()):
@@ -44,8 +42,20 @@ def register_custom_op(custom_op: CustomOpDef) -> Symbol:
 
 
 def deregister_custom_op(custom_op: CustomOpDef) -> None:
-    """Undoes `register_custom_op`: the operator is one like any other again."""
-    overload = overload_of(custom_op)
+    """Undoes `register_custom_op`: the operator is one like any other again. Nothing happens if it was not registered.
+
+    Raises: ThunderTypeError if `custom_op` is not what `torch.library.custom_op` made.
+    """
+    overload = _overload_of(custom_op)
     sym = symbol_for(overload)
-    forget_symbol(overload)
-    custom_op_ex.forget(sym)
+    registered = custom_op_ex.implmap.get(symbol_key(sym))
+    if registered is not None and registered.symbol is not None:
+        custom_op_ex.forget(sym)
+        custom_op_ex.forget_operator(registered.symbol)
+        forget_symbol(overload)
+
+
+def _overload_of(custom_op: CustomOpDef) -> OpOverload:
+    if not isinstance(custom_op, CustomOpDef):
+        raise ThunderTypeError(f"this takes what torch.library.custom_op has made, not {custom_op!r}")
+    return overload_of(custom_op)

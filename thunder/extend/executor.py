@@ -227,6 +227,11 @@ class OperatorExecutor(Executor):
             raise ThunderTypeError("register_implementation takes grad_transform or vjp, not both")
         self._implmap[symbol_key(sym_or_id)] = ImplInfo(op, checker, execution_transform, grad_transform, vjp)
 
+    def forget_operator(self, op: Symbol) -> None:
+        """Undoes `register_operator`; programs compiled with the operator keep it."""
+        if self._opmap.get(op.name) is op:
+            del self._opmap[op.name]
+
     def forget(self, sym_or_id: Any) -> None:
         """Undoes `register_implementation`; nothing happens where there was none."""
         self._implmap.pop(symbol_key(sym_or_id), None)

@@ -36,8 +36,12 @@ _log = get_logger("fusions")
 _WARM_UP_RUNS = 2  # libraries set up their workspaces and Inductor compiles, neither of which can be recorded
 # They wait where they are given a mask.
 _MASKED = ("index", "index_put", "_index_put_impl", "_unsafe_index", "__getitem__", "masked_select", "take")
-# They wait whatever they are given.
-_READS_VALUES = ("linalg", "cholesky", "repeat_interleave", "bincount", "histc", "unique", "nonzero", "tensor")
+# They wait whatever they are given; in linear algebra, what factorizes looks at whether it has succeeded.
+_READS_VALUES = frozenset({"repeat_interleave", "bincount", "histc", "tensor", "logdet", "slogdet"})
+_FAMILIES_THAT_READ_VALUES = ("linalg_", "cholesky", "unique", "nonzero")
+_WITHOUT_FACTORS = frozenset(
+    {"linalg_vector_norm", "linalg_cross", "linalg_vecdot", "linalg_multi_dot", "linalg_diagonal", "linalg_matmul"}
+)
 
 
 # Recordings
@@ -335,7 +339,7 @@ def reads_values(node: BoundSymbol) -> bool:
     name = node.sym.base_name
     if name in _MASKED:
         return any(a.torch_dtype in (torch.bool, torch.uint8) for a in tensors_among(node.flat_args))
-    if any(name.startswith(prefix) for prefix in _READS_VALUES):
+    if name in _READS_VALUES or (name.startswith(_FAMILIES_THAT_READ_VALUES) and name not in _WITHOUT_FACTORS):
         return True
     tags = torch.Tag
     return has_aten_tag(name, tags.data_dependent_output, tags.dynamic_output_shape, tags.cudagraph_unsafe)

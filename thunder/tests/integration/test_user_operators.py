@@ -191,11 +191,15 @@ def test_registered_operator_is_claimed_by_its_executor():
         assert node.sym.executor is thunder.custom_op_executor
     finally:
         _deregister_custom_op(scaled_sine)
+        _deregister_custom_op(scaled_sine)  # which changes nothing any more
+    assert not thunder.custom_op_executor.opmap
+    assert not thunder.custom_op_executor.implmap
     compiled = assert_as_eager(lambda x: scaled_sine(x, 3.0).exp(), leaf(4))
     node = next(n for n in thunder.last_traces(compiled)[-1].bound_symbols if "scaled_sine" in n.sym.name)
     assert node.sym.executor is thunder.pytorch_executor
 
 
 def test_registering_something_else():
-    with pytest.raises(ThunderTypeError, match="custom_op"):
-        _register_custom_op(torch.sin)
+    for change in (_register_custom_op, _deregister_custom_op):
+        with pytest.raises(ThunderTypeError, match="custom_op"):
+            change(torch.sin)
