@@ -29,6 +29,7 @@ from thunder.torch.fakes import to_real_leaf
 
 _log = get_logger("fusions")
 
+_STORED_AS = "a line with the condition on the numbers, then the artifact"
 Size = int | str  # a number, or an expression of the region's numbers as its text calls them
 Run = Callable[[list], Sequence[torch.Tensor]]
 
@@ -130,10 +131,10 @@ class RegionProgram:
             strides: of the tensors among them; symbolic ones are expressions of the numbers among them.
         """
         names = number_names(inputs)
-        if None in self._hints:
-            return
         numbers = dict(zip(self._number_names, self._hints, strict=True))
         expected = [_canonical(st, names) for st in strides]
+        if None in self._hints or any(None in st for st in expected):
+            return  # numbers that are known when the program runs
         given = [tuple(size_value(s, numbers) for s in st) for st in expected]
         with self._lock:
             if self._fitting(numbers, given) is None and not self._is_full:
@@ -204,7 +205,7 @@ class RegionProgram:
             wanted = [tuple(size_value(s, symbols) for s in st) for st in expected]
         own_names = {str(s): name for name, s in symbols.items()}
         found = [_canonical(st, own_names) for st in wanted]
-        text = f"{self.text}\nstrides {', '.join(map(str, found))}\n{machine_text()}"
+        text = f"{self.text}\nstrides {', '.join(map(str, found))}\n{machine_text()}\nstored {_STORED_AS}"
         try:
             with mode:
                 fakes = [_fake(p, *facts) for p, *facts in zip(self._tensors, shapes, wanted, strict=True)]
@@ -213,7 +214,7 @@ class RegionProgram:
             variant = None if stored is None else self._load(place, *stored, inputs, found)
             variant = variant or self._compile(place, inputs, symbolic, mode, found)
         except Exception as e:
-            variant = _Variant(None, None, "", found)
+            variant = _Variant(self.run_eagerly, lambda: None, "", found)
             variant.run = self._failed(e)
         self.variants.append(variant)
         return variant
@@ -302,7 +303,7 @@ def _stride_symbols(shape: Sequence[Any], strides: Sequence[int]) -> tuple[Any, 
     """
     found: list[Any] = list(strides)
     step: Any = 1
-    for d in sorted(range(len(strides)), key=lambda d: (strides[d], -d)):
+    for d in sorted((d for d, stride in enumerate(strides) if stride), key=lambda d: (strides[d], -d)):
         if hint(step) == strides[d]:
             found[d] = step
         step = found[d] * shape[d]

@@ -6,6 +6,7 @@ keys find the same objects and the same plain values wherever the walk comes to.
 
 from __future__ import annotations
 
+import dis
 import functools
 import os
 import types
@@ -95,7 +96,7 @@ class _Walk:
             except ValueError:  # not filled yet
                 self.key.append("empty")
         for code in _codes(fn.__code__):
-            for name in code.co_names:
+            for name in _globals_of(code):
                 value = fn.__globals__.get(name, _PLAIN)
                 if value is _PLAIN:
                     continue
@@ -108,6 +109,13 @@ class _Walk:
     def _named(self, name: str, value: Any) -> None:
         self.named.append((name, value))
         self.visit(value)
+
+
+@functools.lru_cache(maxsize=4096)
+def _globals_of(code: types.CodeType) -> tuple[str, ...]:
+    """The globals that code reads. `co_names` has the names of attributes, too."""
+    read = ("LOAD_GLOBAL", "LOAD_NAME")
+    return tuple(dict.fromkeys(i.argval for i in dis.get_instructions(code) if i.opname in read))
 
 
 def _codes(code: types.CodeType) -> list[types.CodeType]:

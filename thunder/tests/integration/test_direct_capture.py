@@ -109,6 +109,23 @@ def test_changes_outside(change: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.testing.assert_close(torch.autograd.grad(got.sum(), x), torch.autograd.grad(want.sum(), x))
 
 
+def test_a_global_that_only_shares_its_name_with_an_attribute_is_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Settings:
+        scale_of_s = 2.0
+
+    def f(x: torch.Tensor, s: Any) -> torch.Tensor:
+        return Double.apply(x) * s.scale_of_s
+
+    module_globals = f.__globals__
+    assert "scale_of_s" in f.__code__.co_names
+    compiled = thunder.jit(f)
+    s, x = Settings(), torch.rand(3, requires_grad=True)
+    for value in (1.0, 2.0):
+        monkeypatch.setitem(module_globals, "scale_of_s", value)
+        torch.testing.assert_close(compiled(x, s), f(x, s))
+    assert thunder.cache_misses(compiled) == 1
+
+
 def test_closures_partials_and_methods() -> None:
     class Holder:
         def __init__(self) -> None:

@@ -14,7 +14,7 @@ from thunder.core.inductor_compat import SymbolicNumbers, holds_for
 from thunder.core.torch_compat import FakeTensorMode
 from thunder.executors import region_program
 from thunder.executors.inductorex import region_table
-from thunder.executors.region_program import RegionProgram
+from thunder.executors.region_program import RegionProgram, _stride_symbols
 from thunder.tests.integration.dynamo_harness import assert_same, compiled_and_backend, leaf
 from thunder.tests.integration.test_dynamo_symbolic import CASES, SIZES, Case
 
@@ -179,6 +179,20 @@ def test_strides_between_regions_that_are_no_expressions_are_constants(starts: l
         x, y = torch.rand(400, 40), torch.rand(n)
         torch.testing.assert_close(f(x, y), program(x, y))
     assert len(starts) == 1
+
+
+def test_strides_that_nobody_knows_are_read_off_the_numbers_of_now() -> None:
+    rows, columns = SymbolicNumbers([5, 7], [True, True]).numbers
+    for shape, strides, expected in [
+        ((rows, columns), (7, 1), (columns, 1)),
+        ((rows, columns), (1, 5), (1, rows)),
+        ((rows, 2, columns), (14, 7, 1), (columns * 2, columns, 1)),
+        ((3, rows, columns), (0, 7, 1), (0, columns, 1)),
+        ((rows, 3, columns), (100, 7, 1), (100, columns, 1)),
+        ((rows, 1, 4), (4, 4, 1), (4, 4, 1)),
+        ((), (), ()),
+    ]:
+        assert tuple(map(str, _stride_symbols(shape, strides))) == tuple(map(str, expected))
 
 
 def test_other_strides_than_those_of_capture(starts: list) -> None:
