@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 
-from thunder.core.errors import UnsupportedOpError
 from thunder.core.options import SHARP_EDGES_OPTIONS
 from thunder.core.pytree import tree_flatten, tree_unflatten
 from thunder.core.sizes import hashable_leaf
@@ -21,7 +20,7 @@ from thunder.core.torch_compat import DataDependentOutputException, DynamicOutpu
 from thunder.frontend.autograd_functions import functions_recorded
 from thunder.frontend.capture import CaptureSettings, CompiledGraph
 from thunder.frontend.failures import FROM_CAPTURE, data_dependent_error
-from thunder.frontend.python_state import python_state, torch_state
+from thunder.frontend.python_state import PLAIN_VALUES, python_state, torch_state
 from thunder.frontend.recording import Recorder
 from thunder.frontend.sharp_edges import edges_among, report
 from thunder.frontend.version_checks import fake_like, refusals_of
@@ -72,7 +71,8 @@ class DirectCapture:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         flat, spec = tree_flatten((args, kwargs))
-        state, alive, named = python_state(self.fn)
+        objects = [v for v in flat if not isinstance(v, (torch.Tensor, *PLAIN_VALUES))]
+        state, alive, named = python_state(self.fn, objects)
         key = (spec, _guards_of(flat), torch_state(), state)
         captured = self.graphs.get(key)
         if captured is None:
@@ -159,7 +159,4 @@ def _guards_of(flat: list[Any]) -> tuple:
 def _guard_of(v: Any, first: int) -> Any:
     if isinstance(v, torch.Tensor):
         return (tuple(v.shape), v.dtype, v.device, v.stride(), v.requires_grad, v.is_leaf, first)
-    try:
-        return hashable_leaf(v)
-    except TypeError as e:
-        raise UnsupportedOpError(f"an argument of type {type(v).__name__} cannot be guarded") from e
+    return hashable_leaf(v) if isinstance(v, PLAIN_VALUES) else type(v)  # objects are part of `python_state`

@@ -1,4 +1,4 @@
-"""What a function reads besides its arguments: closures, globals, modules and their attributes, as a key.
+"""What a function reads besides plain arguments: closures, globals, objects and their attributes, as a key.
 
 Direct capture runs a function once and guards nothing inside; this key stands in for the guards. Two calls with equal
 keys find the same objects and the same plain values wherever the walk comes to.
@@ -10,6 +10,7 @@ import dis
 import functools
 import os
 import types
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -17,12 +18,13 @@ import torch
 from thunder.core.sizes import hashable_leaf
 from thunder.frontend.autocasting import AutocastState
 
-_PLAIN = (
+PLAIN_VALUES = (
     bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size, torch.memory_format,
     torch.layout,
 )  # fmt: skip
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _LIBRARY = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
+_MISSING = object()
 _FUNCTION_PARTS = ("forward", "backward", "setup_context")
 
 
@@ -37,7 +39,7 @@ class _Walk:
 
     def visit(self, x: Any) -> None:
         """Adds what can be known about one value."""
-        if isinstance(x, _PLAIN):
+        if isinstance(x, PLAIN_VALUES):
             self.key.append(hashable_leaf(x))
             return
         if id(x) in self._seen:
@@ -97,8 +99,8 @@ class _Walk:
                 self.key.append("empty")
         for code in _codes(fn.__code__):
             for name in _globals_of(code):
-                value = fn.__globals__.get(name, _PLAIN)
-                if value is _PLAIN:
+                value = fn.__globals__.get(name, _MISSING)
+                if value is _MISSING:
                     continue
                 self._named(name, value)
                 if isinstance(value, types.ModuleType) and not (value.__name__ + ".").startswith("torch."):
@@ -123,14 +125,17 @@ def _codes(code: types.CodeType) -> list[types.CodeType]:
     return [code, *(c for k in code.co_consts if isinstance(k, types.CodeType) for c in _codes(k))]
 
 
-def python_state(fn: Any) -> tuple[tuple, list[Any], list[tuple[str, Any]]]:
-    """(key, objects whose identity is part of it, globals and closures by name) of what `fn` reads besides arguments.
+def python_state(fn: Any, objects: Sequence[Any] = ()) -> tuple[tuple, list[Any], list[tuple[str, Any]]]:
+    """(key, objects whose identity is part of it, globals and closures by name) of what `fn` reads besides tensors and
+    plain values among its arguments; `objects` are the others.
 
     O(objects reached): modules, their attributes and containers in them, functions and their globals. Not reached: what
     lies behind properties, C objects and the internals of torch and of the standard library.
     """
     walk = _Walk()
     walk.visit(fn)
+    for x in objects:
+        walk.visit(x)
     return tuple(walk.key), walk.alive, walk.named
 
 

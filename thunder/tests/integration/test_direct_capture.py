@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -80,6 +81,10 @@ def test_module_changes(change: str) -> None:
     assert got.requires_grad
 
 
+def vars_of(self: Any, **attributes: Any) -> None:
+    vars(self).update(attributes)
+
+
 def global_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(globals(), "SCALE", 7.0)
 
@@ -124,6 +129,20 @@ def test_a_global_that_only_shares_its_name_with_an_attribute_is_not_compared(mo
         monkeypatch.setitem(module_globals, "scale_of_s", value)
         torch.testing.assert_close(compiled(x, s), f(x, s))
     assert thunder.cache_misses(compiled) == 1
+
+
+@pytest.mark.parametrize("kind", [types.SimpleNamespace, type("Settings", (), {"__init__": vars_of})])
+def test_attributes_of_arguments(kind: type) -> None:
+    def f(x: torch.Tensor, s: Any) -> torch.Tensor:
+        return Double.apply(x) * s.scale + s.bias
+
+    compiled = thunder.jit(f)
+    s, x = kind(scale=2.0, bias=torch.ones(3)), torch.rand(3, requires_grad=True)
+    changes: list[dict[str, Any]] = [{}, {"scale": 3.0}, {"bias": torch.zeros(1)}, {}]
+    for change in changes:
+        vars(s).update(change)
+        torch.testing.assert_close(compiled(x, s), f(x, s))
+    assert thunder.cache_misses(compiled) == 3
 
 
 def test_closures_partials_and_methods() -> None:
