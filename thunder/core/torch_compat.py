@@ -28,8 +28,8 @@ __all__ = [
     "TorchDispatchMode", "allow_in_graph", "allowed_later", "asks_for_values", "aten_packet", "dynamo_compat",
     "enable_python_dispatcher", "expression_of", "fake_mode_of_tracing", "functorch_is_active",
     "guard_or_false", "guard_or_true", "guards_of_capture", "has_aten_tag", "is_functorch_value", "is_mutable",
-    "is_static_input", "method_key", "no_autocast", "source_of_input", "storage_key", "storage_use_count",
-    "tracing_fake_mode", "unbacked_bool", "unbacked_size", "without_saved_tensor_hooks",
+    "is_static_input", "method_key", "no_autocast", "onednn_linear", "source_of_input", "storage_key",
+    "storage_use_count", "tracing_fake_mode", "unbacked_bool", "unbacked_size", "without_saved_tensor_hooks",
 ]  # fmt: skip
 
 
@@ -219,6 +219,15 @@ def has_aten_tag(name: str, *tags: torch.Tag) -> bool:
     packet = aten_packet(name)
     overloads = [] if packet is None else [getattr(packet, o) for o in packet.overloads()]
     return any(tag in o.tags for o in overloads for tag in tags)
+
+
+@functools.cache
+def onednn_linear() -> OpOverload | None:
+    """oneDNN's `(x, w, bias, "none", [], "") -> x @ w.t() + bias`; None where torch comes without it."""
+    if not torch.backends.mkldnn.is_available():
+        return None
+    packet = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
+    return getattr(packet, "default", None)
 
 
 def overload_of(custom_op: Any) -> OpOverload:

@@ -24,6 +24,7 @@ from thunder.core.torch_compat import (
 from thunder.core.trace import TraceCtx
 from thunder.executors.fusion_regions import Region, RegionFusionExecutor
 from thunder.executors.memory_format import with_channels_last
+from thunder.executors.onednn_products import with_onednn_products
 from thunder.executors.region_cache import (
     RegionTable,
     has_text,
@@ -198,6 +199,8 @@ class TorchCompileExecutor(RegionFusionExecutor):
         strides = PredictedStrides()
         for node in trace.bound_symbols:
             strides.see(node)
+        if self.required_ops is None:
+            trace = with_onednn_products(trace, strides)
         new = self.with_regions(trace, lambda n: self.is_free(n) and not strides.copies(n))
         for node in new.bound_symbols:
             if isinstance(region := node.sym.python_impl, RegionProgram):

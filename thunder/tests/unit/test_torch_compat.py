@@ -6,14 +6,14 @@ import pytest
 import torch
 
 import thunder
-from thunder.core import torch_compat
+from thunder.core import inductor_compat, torch_compat
 from thunder.core.torch_compat import aten_packet, is_mutable, no_autocast, storage_key, tracing_fake_mode
 from thunder.executors import torchex
 
 
-@pytest.mark.parametrize("name", torch_compat.__all__)
-def test_every_name_is_there(name):
-    assert getattr(torch_compat, name) is not None
+@pytest.mark.parametrize("module", [torch_compat, inductor_compat])
+def test_every_name_is_there(module):
+    assert all(getattr(module, name) is not None for name in module.__all__)
 
 
 def test_storage_keys_tell_which_tensors_share_memory():
