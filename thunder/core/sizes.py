@@ -52,14 +52,14 @@ def size_value(size: int | str, numbers: Mapping[str, Any]) -> Any:
 
 def symbolic_numbers(values: Iterable[Any]) -> dict[str, tuple[int, bool]]:
     """The numbers that symbolic sizes among `values` are made of, by name, in order of appearance: the value that each
-    had when the program was captured, and whether it is a size.
+    had when the program was captured, and whether it is a size. Numbers that depend on data are left out.
     """
     found: dict[str, tuple[int, bool]] = {}
     for x in values:
         if isinstance(x, torch.SymInt):
-            for symbol in sorted(x.node.expr.free_symbols, key=str):
-                value = x.node.shape_env.backed_var_to_val[symbol]
-                found.setdefault(str(symbol), (int(value), bool(symbol.is_positive)))
+            known = x.node.shape_env.backed_var_to_val
+            for symbol in sorted(x.node.expr.free_symbols & known.keys(), key=str):
+                found.setdefault(str(symbol), (int(known[symbol]), bool(symbol.is_positive)))
     return found
 
 

@@ -328,6 +328,12 @@ def _consecutive(kinds: Sequence[FusionClass | None]) -> list[list[int]]:
     return groups
 
 
+def _numbers_of(node: BoundSymbol) -> dict[str, Any]:
+    """What the symbolic sizes of a node are made of, those of its results included."""
+    sizes = (s for v in (*node.flat_args, *node.flat_outs) for s in (v.shape if isinstance(v, TensorProxy) else (v,)))
+    return symbolic_numbers(sizes)
+
+
 def fuse_bound_symbols(
     trace: TraceCtx,
     can_fuse: CanFuse,
@@ -339,7 +345,8 @@ def fuse_bound_symbols(
 
     Args:
         trace: ends with its return node, which stays last and alone.
-        can_fuse: which nodes may be in a region; barriers are in none, whatever it says.
+        can_fuse: which nodes may be in a region; barriers are in none, whatever it says, nor is what has sizes made of
+            other numbers than those that the program is given.
         is_barrier: what is a barrier; at least what `runs_alone`.
         fusion_type: "consecutive" takes maximal runs of neighbours and keeps the order; "dataflow" follows the
             dependency graph. None takes the compile option.
@@ -350,7 +357,10 @@ def fuse_bound_symbols(
     if fusion_type is None:
         fusion_type = get_compile_option("fusion_type", "how fusion regions grow: consecutive or dataflow")
     nodes = trace.bound_symbols[:-1]
-    kinds = [fusion_class(n) if not is_barrier(n) and can_fuse(n) else None for n in nodes]
+    given = {a.name for a in trace.args}
+    kinds = [
+        fusion_class(n) if not is_barrier(n) and can_fuse(n) and _numbers_of(n).keys() <= given else None for n in nodes
+    ]
     if fusion_type == "consecutive":
         groups = _consecutive(kinds)
     else:
@@ -371,11 +381,17 @@ class Region:
         producers, consumers: of the trace that it is in: which node defines a name, and which ones read it.
         bsyms: the nodes in program order.
         inputs: proxies read and not defined here, each once, in the order in which the nodes first read them; before
-            them the numbers that symbolic sizes and strides are made of.
+            them the numbers that symbolic sizes and strides are made of, as far as they are among `given`.
         outputs: proxies defined here and read elsewhere, in the order in which they are defined.
     """
 
-    def __init__(self, producers: Producers, consumers: Consumers, bsyms: Sequence[BoundSymbol]):
+    def __init__(
+        self,
+        producers: Producers,
+        consumers: Consumers,
+        bsyms: Sequence[BoundSymbol],
+        given: Collection[str] | None = None,
+    ):
         self.producers, self.consumers = producers, consumers
         self.bsyms = list(bsyms)
         inside = {id(n) for n in self.bsyms}
@@ -387,16 +403,13 @@ class Region:
                     read.setdefault(p.name, p)
         tensors = [p for p in read.values() if isinstance(p, TensorProxy)]
         sizes = [s for p in tensors for s in (*p.shape, *(p.layout.strides if p.layout is not None else ()))]
-        numbers = symbolic_numbers([*sizes, *(a for n in self.bsyms for a in n.flat_args)])
+        found = symbolic_numbers([*sizes, *(a for n in self.bsyms for a in n.flat_args)])
+        numbers = [name for name in found if given is None or name in given]
         self.inputs: list[Proxy] = [NumberProxy(name, python_type=int) for name in numbers]
         self.inputs.extend(p for name, p in read.items() if name not in numbers)
         self.outputs: list[Proxy] = [
             o for n in self.bsyms for o in n.defined if any(id(c) not in inside for c in consumers.get(o.name, ()))
         ]
-
-    def has_its_numbers(self, given: Collection[str]) -> bool:
-        """Whether the numbers that symbolic sizes are made of are among the names of a program's arguments."""
-        return all(p.name in given for p in self.inputs if isinstance(p, NumberProxy))
 
     def __repr__(self) -> str:
         names = [", ".join(p.name for p in ps) for ps in (self.inputs, self.outputs)]
@@ -467,12 +480,11 @@ def replace_regions(
     with tracectx(new):
         for group in groups:
             before, core, after = peel(group, consumers, is_free)
-            region = Region(producers, consumers, core) if is_wanted(group, core) else None
-            if region is None or not region.has_its_numbers(given):
+            if not is_wanted(group, core):
                 new.bound_symbols.extend(group)
                 continue
             with origin(Origin.join(n.origin for n in core), pass_name=pass_name):
-                fused = fuse(region, count)
+                fused = fuse(Region(producers, consumers, core, given), count)
             new.bound_symbols.extend((*before, fused, *after))
             count += 1
     return new, count

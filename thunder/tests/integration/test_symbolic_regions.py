@@ -213,6 +213,21 @@ def test_sizes_of_data_are_fused_by_nobody(starts: list) -> None:
     assert regions() == starts == []
 
 
+@torch._dynamo.config.patch(capture_scalar_outputs=True)
+def test_strides_of_data_are_constants(starts: list) -> None:
+    def program(n: torch.Tensor) -> torch.Tensor:
+        width = n.item()
+        torch._check(width >= 3)
+        return (torch.zeros(4, width)[:, :2].sin() + 1).cos()
+
+    f = thunder.jit(program, executors=["torchcompile"])
+    for width in (5, 6, 5):
+        n = torch.tensor(width)
+        torch.testing.assert_close(f(n), program(n))
+    assert len(regions()) == 1
+    assert len(starts) <= 2
+
+
 def test_a_failure_is_told_once_for_all_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     def failing(*_: Any) -> tuple:
         raise RuntimeError("no compiler found")
