@@ -71,8 +71,7 @@ class DirectCapture:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         flat, spec = tree_flatten((args, kwargs))
-        objects = [v for v in flat if not isinstance(v, (torch.Tensor, *PLAIN_VALUES))]
-        state, alive, named = python_state(self.fn, objects)
+        state, alive, named = python_state(self.fn, [v for v in flat if not _is_value(v)])
         key = (spec, _guards_of(flat), torch_state(), state)
         captured = self.graphs.get(key)
         if captured is None:
@@ -159,4 +158,11 @@ def _guards_of(flat: list[Any]) -> tuple:
 def _guard_of(v: Any, first: int) -> Any:
     if isinstance(v, torch.Tensor):
         return (tuple(v.shape), v.dtype, v.device, v.stride(), v.requires_grad, v.is_leaf, first)
-    return hashable_leaf(v) if isinstance(v, PLAIN_VALUES) else type(v)  # objects are part of `python_state`
+    return hashable_leaf(v) if _is_value(v) else type(v)  # objects are part of `python_state`
+
+
+def _is_value(v: Any) -> bool:
+    """Whether an argument is a tensor, or equal to another by what it holds and hashed so; what is not is an object,
+    which has an identity and attributes that may change.
+    """
+    return isinstance(v, (torch.Tensor, *PLAIN_VALUES)) or type(v).__hash__ not in (None, object.__hash__)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import types
 from collections.abc import Callable
@@ -143,6 +144,23 @@ def test_attributes_of_arguments(kind: type) -> None:
         vars(s).update(change)
         torch.testing.assert_close(compiled(x, s), f(x, s))
     assert thunder.cache_misses(compiled) == 3
+
+
+def test_arguments_that_are_equal_by_value_are_compared_by_value() -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Settings:
+        scale: float
+        shifts: tuple[float, ...]
+
+    def f(x: torch.Tensor, s: Settings) -> torch.Tensor:
+        return Double.apply(x) * s.scale + s.shifts[0]
+
+    compiled = thunder.jit(f)
+    x = torch.rand(3, requires_grad=True)
+    for scale in (2.0, 3.0, 2.0, 3.0):
+        s = Settings(scale, (scale, 1.0))
+        torch.testing.assert_close(compiled(x, s), f(x, s))
+    assert thunder.cache_misses(compiled) == 2
 
 
 def test_closures_partials_and_methods() -> None:
