@@ -22,8 +22,7 @@ from thunder.core.transforms.reinplace import Reinplace
 from thunder.core.transforms.rematerialize import Rematerialize
 from thunder.core.transforms.split import SplitTraces, split_forward_backward
 from thunder.core.update_aliases import alias_engine
-from thunder.executors.passes import Fusion, TransformForExecution
-from thunder.extend.executor import FusionExecutor
+from thunder.executors.passes import Fusion, TransformForExecution, operator_executors
 from thunder.program import Differentiated, PartialBackwards, saved_names
 from thunder.program import Program as Program
 
@@ -147,9 +146,9 @@ def _epilogue(parts: ProgramParts, ctx: PassContext) -> tuple[Callable | None, l
     if parts.epilogue is None:
         return None, []
     # Views and writes, in the order of the program: nothing is fused.
-    operators = [ex for ex in ctx.executors if not isinstance(ex, FusionExecutor)]
+    epilogue_ctx = replace(ctx, executors=operator_executors(ctx.executors), history=[], observers=())
     implemented = FunctionPass(TransformForExecution().apply, "epilogue", "executable")
-    trace = run_pass(implemented, parts.epilogue, replace(ctx, executors=operators, history=[], observers=()))
+    trace = run_pass(implemented, parts.epilogue, epilogue_ctx)
     trace.include_decorators = False
     return trace.python_callable(), [parts.epilogue, trace]
 

@@ -9,6 +9,7 @@ import torch
 
 from thunder.extend.registry import get_executor
 from thunder.jit import jit
+from thunder.recipes import BaseRecipe
 from thunder.transforms.cudagraph import CUDAGraphTransform
 
 
@@ -48,13 +49,15 @@ def _reduce_overhead(fn: Callable) -> Callable:
     return torch.compile(fn, mode="reduce-overhead", fullgraph=True)
 
 
+_RECIPE = BaseRecipe().setup_config()  # what `thunder.compile` fuses by
+
+
 def _with_executor(name: str) -> Callable:
-    """The fusion type is that of recipes."""
-    return lambda fn: jit(fn, executors=[name], fusion_type="dataflow")
+    return lambda fn: jit(fn, executors=[name], **_RECIPE)
 
 
 def _with_graphs(fn: Callable) -> Callable:
-    return jit(fn, executors=["torchcompile"], fusion_type="dataflow", transforms=[CUDAGraphTransform()])
+    return jit(fn, executors=["torchcompile"], transforms=[CUDAGraphTransform()], **_RECIPE)
 
 
 EAGER, DYNAMO, AOT, INDUCTOR = "eager", "torch.compile[eager]", "torch.compile[aot_eager]", "torch.compile[inductor]"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import os
 import tempfile
 import threading
@@ -13,14 +12,9 @@ from typing import Any
 
 import torch
 
-from thunder.core.torch_compat import FakeTensorMode, enable_python_dispatcher
+from thunder.core.torch_compat import FakeTensorMode, enable_python_dispatcher, late_module
 
 __all__ = ["SymbolicNumbers", "call_compiled", "compile_with_inductor", "holds_for", "load_inductor_artifact"]
-
-
-def _module(name: str) -> Any:
-    """A module of torch that takes seconds to import, when it is needed."""
-    return importlib.import_module(name)
 
 
 class SymbolicNumbers:
@@ -36,8 +30,8 @@ class SymbolicNumbers:
     """
 
     def __init__(self, values: Sequence[int], are_sizes: Sequence[bool]):
-        shapes = _module("torch.fx.experimental.symbolic_shapes")
-        source_named = _module("torch._dynamo.source").ConstantSource
+        shapes = late_module("torch.fx.experimental.symbolic_shapes")
+        source_named = late_module("torch._dynamo.source").ConstantSource
         self._env = shapes.ShapeEnv()
         self.fake_mode = FakeTensorMode(shape_env=self._env)
         self.numbers: list[torch.SymInt] = []
@@ -57,7 +51,7 @@ def holds_for(condition: str, values: Sequence[int]) -> bool:
     """Whether a condition that `SymbolicNumbers` gave holds for the values."""
     if not condition:
         return True
-    return _module("torch.fx.experimental.symbolic_shapes").ShapeEnv().evaluate_guards_expression(condition, values)
+    return late_module("torch.fx.experimental.symbolic_shapes").ShapeEnv().evaluate_guards_expression(condition, values)
 
 
 def compile_with_inductor(
@@ -73,8 +67,8 @@ def compile_with_inductor(
     Returns: (a callable that gives a sequence of tensors, the same as bytes for `load_inductor_artifact`, or None where
         this program cannot be kept, what must be called before either is used: it waits for C++ compilers).
     """
-    inductor = _module("torch._inductor")
-    make_fx = _module("torch.fx.experimental.proxy_tensor").make_fx
+    inductor = late_module("torch._inductor")
+    make_fx = late_module("torch.fx.experimental.proxy_tensor").make_fx
     is_symbolic = any(isinstance(x, torch.SymInt) for x in inputs)
     with torch.no_grad(), torch._C._DisableAutocast(), _background_compilers(inputs) as finish:
         with fake_mode, enable_python_dispatcher() if is_symbolic else nullcontext():
@@ -96,14 +90,12 @@ def _artifact_bytes(artifact: Any) -> bytes | None:
             return f.read()
 
 
-def load_inductor_artifact(
-    content: bytes, inputs: Sequence[Any]
-) -> tuple[Callable[..., Any], Callable[[], None]]:
+def load_inductor_artifact(content: bytes, inputs: Sequence[Any]) -> tuple[Callable[..., Any], Callable[[], None]]:
     """The callable that `compile_with_inductor` gave as bytes, and what must be called before it is used.
 
     Raises whatever torch does if the bytes are not its own.
     """
-    inductor = _module("torch._inductor")
+    inductor = late_module("torch._inductor")
     with tempfile.TemporaryDirectory() as folder, _background_compilers(inputs) as finish:
         path = os.path.join(folder, "artifact")
         with open(path, "wb") as f:
@@ -125,7 +117,7 @@ def call_compiled(
     for functions that write to no input. Where this first call shows that it passes inputs and results on as they are,
     the second callable is Inductor's code itself; it must be called with autograd and autocast off.
     """
-    graphs = _module("torch._inductor.output_code").CompiledFxGraph
+    graphs = late_module("torch._inductor.output_code").CompiledFxGraph
     thread = threading.get_ident()
     seen: list[tuple[Any, list, Any]] = []
     with _first_calls:  # the method read here is torch's, not another thread's watch
@@ -178,7 +170,7 @@ _waiting = threading.local()
 @functools.cache
 def _leave_compilers_running() -> None:
     """Makes Inductor, where `_waiting.calls` is a list, enter there its waiting for compilers instead of waiting."""
-    owner = _module("torch._inductor.async_compile").AsyncCompile
+    owner = late_module("torch._inductor.async_compile").AsyncCompile
     wait = owner.wait
 
     @functools.wraps(wait)

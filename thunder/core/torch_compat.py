@@ -28,12 +28,13 @@ __all__ = [
     "TorchDispatchMode", "allow_in_graph", "allowed_later", "asks_for_values", "aten_packet", "dynamo_compat",
     "enable_python_dispatcher", "expression_of", "fake_mode_of_tracing", "functorch_is_active",
     "guard_or_false", "guard_or_true", "guards_of_capture", "has_aten_tag", "is_functorch_value", "is_mutable",
-    "is_static_input", "method_key", "no_autocast", "onednn_linear", "source_of_input", "storage_key",
-    "storage_use_count", "tracing_fake_mode", "unbacked_bool", "unbacked_size", "without_saved_tensor_hooks",
+    "is_static_input", "late_module", "method_key", "no_autocast", "onednn_linear", "source_of_input",
+    "storage_key", "storage_use_count", "tracing_fake_mode", "unbacked_bool", "unbacked_size",
+    "without_saved_tensor_hooks",
 ]  # fmt: skip
 
 
-def _module(name: str) -> Any:
+def late_module(name: str) -> Any:
     """A module of torch that takes seconds to import, when it is needed."""
     return importlib.import_module(name)
 
@@ -58,16 +59,16 @@ def allowed_later() -> list[Any]:
 
 def dynamo_compat() -> Any:
     """The module with what is used of Dynamo, which takes longer to import than all of thunder."""
-    return _module("thunder.core.dynamo_compat")
+    return late_module("thunder.core.dynamo_compat")
 
 
 def dynamo_errors() -> Any:
     """The module with Dynamo's exceptions."""
-    return _module("torch._dynamo.exc")
+    return late_module("torch._dynamo.exc")
 
 
 def _symbolic_shapes() -> Any:
-    return _module("torch.fx.experimental.symbolic_shapes")
+    return late_module("torch.fx.experimental.symbolic_shapes")
 
 
 def guard_or_false(condition: Any) -> bool:

@@ -57,5 +57,5 @@ def deregister_custom_op(custom_op: CustomOpDef) -> None:
 
 def _overload_of(custom_op: CustomOpDef) -> OpOverload:
     if not isinstance(custom_op, CustomOpDef):
-        raise ThunderTypeError(f"this takes what torch.library.custom_op has made, not {custom_op!r}")
+        raise ThunderTypeError(f"{custom_op!r} is not what torch.library.custom_op makes")
     return overload_of(custom_op)

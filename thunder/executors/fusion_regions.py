@@ -16,7 +16,7 @@ from thunder.core.compile_data import get_compile_option
 from thunder.core.errors import ThunderRuntimeError
 from thunder.core.log import get_logger
 from thunder.core.origin import Origin, origin
-from thunder.core.proxies import FutureTensorProxy, NumberProxy, Proxy, TensorProxy
+from thunder.core.proxies import FutureTensorProxy, NumberProxy, Proxy, TensorProxy, tensors_among
 from thunder.core.sizes import symbolic_numbers
 from thunder.core.symbol import BoundSymbol
 from thunder.core.torch_compat import OpOverload
@@ -334,6 +334,15 @@ def _numbers_of(node: BoundSymbol) -> dict[str, Any]:
     return symbolic_numbers(sizes)
 
 
+def numbers_among(nodes: Iterable[BoundSymbol], inputs: Iterable[Proxy]) -> dict[str, tuple[int, bool]]:
+    """What symbolic sizes and strides of a region's inputs, and ints in its nodes, are made of; see `symbolic_numbers`.
+    """
+    sizes: list[Any] = []
+    for p in tensors_among(inputs):
+        sizes += (*p.shape, *(p.layout.strides if p.layout is not None else ()))
+    return symbolic_numbers([*sizes, *(a for n in nodes for a in n.flat_args)])
+
+
 def fuse_bound_symbols(
     trace: TraceCtx,
     can_fuse: CanFuse,
@@ -401,10 +410,7 @@ class Region:
             for p in node.flat_proxy_args:
                 if p.name not in defined:
                     read.setdefault(p.name, p)
-        tensors = [p for p in read.values() if isinstance(p, TensorProxy)]
-        sizes = [s for p in tensors for s in (*p.shape, *(p.layout.strides if p.layout is not None else ()))]
-        found = symbolic_numbers([*sizes, *(a for n in self.bsyms for a in n.flat_args)])
-        numbers = [name for name in found if given is None or name in given]
+        numbers = [n for n in numbers_among(self.bsyms, read.values()) if given is None or n in given]
         self.inputs: list[Proxy] = [NumberProxy(name, python_type=int) for name in numbers]
         self.inputs.extend(p for name, p in read.items() if name not in numbers)
         self.outputs: list[Proxy] = [

@@ -13,29 +13,18 @@ from collections.abc import Collection, Hashable, Sequence
 
 import torch
 
-from thunder.core.log import get_logger
 from thunder.core.proxies import Proxy, TensorProxy, tensors_among
 from thunder.core.sizes import hint
 from thunder.core.symbol import BoundSymbol
-from thunder.core.torch_compat import (
-    OpOverload,
-    has_aten_tag,
-)
+from thunder.core.torch_compat import OpOverload, has_aten_tag
 from thunder.core.trace import TraceCtx
 from thunder.executors.fusion_regions import Region, RegionFusionExecutor
 from thunder.executors.memory_format import with_channels_last
 from thunder.executors.onednn_products import with_onednn_products
-from thunder.executors.region_cache import (
-    RegionTable,
-    has_text,
-    region_text,
-    settings_text,
-)
+from thunder.executors.region_cache import RegionTable, has_text, region_text, settings_text
 from thunder.executors.region_program import RegionProgram
 from thunder.executors.strides import PredictedStrides
 from thunder.extend.registry import register_executor
-
-_log = get_logger("fusions")
 
 # Composite operations and those without a tag in their schema that Inductor turns into elementwise code and reductions.
 _FUSED_BY_NAME = frozenset(

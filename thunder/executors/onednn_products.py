@@ -12,7 +12,6 @@ import math
 import platform
 from collections.abc import Callable
 from functools import lru_cache
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -23,6 +22,7 @@ from thunder.core.symbol import BoundSymbol
 from thunder.core.torch_compat import onednn_linear
 from thunder.core.trace import TraceCtx, from_trace
 from thunder.core.tracing import tracectx
+from thunder.executors.region_cache import cpu_line
 from thunder.executors.strides import PredictedStrides
 from thunder.torch.fakes import contiguous_strides
 from thunder.torch.registry import symbol_for
@@ -36,12 +36,8 @@ def blas_is_slow_here() -> bool:
     """Whether the processor is an x86 that is not Intel's, and torch's BLAS is MKL."""
     if platform.machine().lower() not in ("x86_64", "amd64") or not torch.backends.mkl.is_available():
         return False
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return False
-    vendor = next((line for line in lines if line.startswith("vendor_id")), "")
-    return bool(vendor) and "GenuineIntel" not in vendor
+    vendor = cpu_line("vendor_id")
+    return vendor.startswith("vendor_id") and "GenuineIntel" not in vendor
 
 
 def with_onednn_products(trace: TraceCtx, strides: PredictedStrides) -> TraceCtx:
@@ -101,7 +97,7 @@ def _is_faster(product: _Product, strides: PredictedStrides) -> bool:
     if len(w.shape) != 2 + is_batch or len(x.shape) < 2 or (is_batch and x.shape[0] != 1):
         return False
     flops = 2 * math.prod(x.shape) * w.shape[-1 if is_transposed else -2]
-    is_row_major = tuple(strides.of(x)) == contiguous_strides(x.shape)
+    is_row_major = tuple(strides.of(x)) == contiguous_strides(x.shape)  # one row, transposed, is not
     return is_row_major and math.prod(x.shape[:-1]) >= _MIN_ROWS and flops >= _MIN_FLOPS
 
 

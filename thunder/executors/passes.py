@@ -82,6 +82,11 @@ def _fusible(node: BoundSymbol, executors: Sequence[Executor]) -> bool:
     return node.sym is prims.get_grad or any(isinstance(ex, FusionExecutor) and ex.can_fuse(node) for ex in executors)
 
 
+def operator_executors(executors: Sequence[Executor]) -> list[Executor]:
+    """Those that implement what no region takes."""
+    return [ex for ex in executors if not isinstance(ex, FusionExecutor)]
+
+
 @dataclass(frozen=True)
 class Fusion(Pass):
     """Lets each fusion executor, in order, replace regions; what is left goes to the operator executors."""
@@ -96,8 +101,7 @@ class Fusion(Pass):
             return trace
         for ex in fusers:
             trace = ex.fusion_pass(trace)
-        operators = [ex for ex in ctx.executors if not isinstance(ex, FusionExecutor)]
-        return TransformForExecution().apply(trace, PassContext(ctx.options, operators))
+        return TransformForExecution().apply(trace, PassContext(ctx.options, operator_executors(ctx.executors)))
 
 
 def transform_for_execution(trace: TraceCtx, executors_list: Sequence[Executor]) -> TraceCtx:

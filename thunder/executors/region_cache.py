@@ -130,20 +130,21 @@ def settings_text() -> str:
 def machine_text() -> str:
     """The versions and the machine that compiled code is valid for."""
     parts = [f"thunder {__version__}", f"torch {torch.__version__}", f"python {platform.python_version()}"]
-    parts += [platform.system(), platform.machine(), torch.backends.cpu.get_cpu_capability(), _cpu_features()]
+    parts += [platform.system(), platform.machine(), torch.backends.cpu.get_cpu_capability()]
+    parts.append(cpu_line("flags", "Features"))
     if torch.cuda.is_available():
         count = torch.cuda.device_count()
         parts += [f"cuda {torch.version.cuda} {torch.cuda.get_device_name(n)}" for n in range(count)]
     return "\n".join(parts)
 
 
-def _cpu_features() -> str:
-    """The instruction sets of the processor, where the system lists them."""
+def cpu_line(*names: str) -> str:
+    """What the system lists first of its processor under one of these names; the processor's name if it lists none."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return platform.processor()
-    return next((line for line in lines if line.startswith(("flags", "Features"))), platform.processor())
+    return next((line for line in lines if line.startswith(names)), platform.processor())
 
 
 class RegionTable:

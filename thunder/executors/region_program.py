@@ -20,10 +20,10 @@ from thunder.core.inductor_compat import (
 from thunder.core.log import get_logger
 from thunder.core.proxies import Proxy, TensorProxy, tensors_among
 from thunder.core.pytree import tree_map
-from thunder.core.sizes import SYMBOLIC_TYPES, free_symbols, hint, size_expression, size_value, symbolic_numbers
+from thunder.core.sizes import SYMBOLIC_TYPES, free_symbols, hint, size_expression, size_value
 from thunder.core.symbol import BoundSymbol
 from thunder.core.torch_compat import PLAIN_TENSORS, FakeTensorMode, storage_key
-from thunder.executors.fusion_regions import may_share_memory, run_nodes
+from thunder.executors.fusion_regions import may_share_memory, numbers_among, run_nodes
 from thunder.executors.region_cache import DiskStore, default_store, machine_text, number_names
 from thunder.torch.fakes import to_real_leaf
 
@@ -87,13 +87,12 @@ class RegionProgram:
         self.output_names = tuple(p.name for p in outputs)
         self.variants: list[_Variant] = []
         self.compile_count = self.load_count = 0
-        self._tensors = [p for p in inputs if isinstance(p, TensorProxy)]
+        self._tensors = tensors_among(inputs)
         names = number_names(inputs)
         self._number_names = list(names.values())
-        layouts = [p.layout.strides for p in self._tensors if p.layout is not None]
-        sizes = [s for ss in (*(p.shape for p in self._tensors), *layouts) for s in ss]
-        facts = symbolic_numbers([*sizes, *(a for n in nodes for a in n.flat_args)])
-        self._hints, self._are_sizes = zip(*(facts.get(name, (None, False)) for name in names)) if names else ((), ())
+        found = numbers_among(nodes, inputs)
+        facts = [found.get(name, (None, False)) for name in names]
+        self._hints, self._are_sizes = [value for value, _ in facts], [is_size for _, is_size in facts]
         self._shapes = [_canonical(p.shape, names) for p in self._tensors]
         self._runs: dict[tuple, Run] = {}  # by numbers and strides
         self._store = store

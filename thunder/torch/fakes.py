@@ -168,7 +168,7 @@ def result_metadata(fn: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
     with torch.no_grad():
         result, given = _run_on_fakes(fn, flat, spec, tracked=False)
     outs, out_spec = tree_flatten(result)
-    storages = {storage_key(t) for t in given}
+    storages = {storage_key(t) for t in given} - {None}
     metas = [TensorMeta(o, storage_key(o) in storages) if isinstance(o, torch.Tensor) else o for o in outs]
     entry = tree_unflatten(metas, out_spec) if outs else result
     if key is not None:

@@ -249,11 +249,7 @@ def _default_saving() -> Any:
 
 
 def _recorded(fn: Callable, flat: list, spec: Any, wanted: Sequence[bool]) -> Template:
-    """The template of a call, good for all strides that its inputs of unknown layout may have.
-
-    A call that takes another path for other strides (attention picks its kernel by them) keeps the one for row-major
-    inputs, which is what nearly all are; its kernels take any strides.
-    """
+    """The template of a call, from meta tensors where they do, else from fake ones."""
     device = _meta_stands_for(fn, flat)
     if device is not None:
         try:
@@ -266,6 +262,11 @@ def _recorded(fn: Callable, flat: list, spec: Any, wanted: Sequence[bool]) -> Te
 def _careful(
     fn: Callable, flat: list, spec: Any, wanted: Sequence[bool], device: torch.device | None = None
 ) -> Template:
+    """A template that is good for all strides that inputs of unknown layout may have; `device` as for `_record`.
+
+    A call that takes another path for other strides (attention picks its kernel by them) keeps the one for row-major
+    inputs, which is what nearly all are; its kernels take any strides.
+    """
     plain = _record(fn, flat, spec, wanted, device, row_major=True)
     if all(not isinstance(v, TensorProxy) or v.layout is not None or v.ndim == 0 for v in flat):
         return plain

@@ -28,6 +28,7 @@ from thunder.executors.fusion_regions import Region, producers_and_consumers
 from thunder.executors.inductorex import is_fusible, is_view, region_table
 from thunder.executors.region_cache import DiskStore, region_text
 from thunder.executors.region_program import RegionProgram
+from thunder.tests.fusers import uncompiled
 from thunder.tests.fusion_programs import PROGRAMS, Block, check_program
 from thunder.tests.unit.traces import add, cos, make_trace, mul, sin
 from thunder.torch.registry import symbol_for
@@ -162,7 +163,7 @@ def test_deep_models_of_small_products_share_the_regions_of_their_layers(monkeyp
 
     def compiler(fn, *_):
         started.append(fn)
-        return fn, None, lambda: None
+        return uncompiled(fn)
 
     monkeypatch.setattr(region_program, "compile_with_inductor", compiler)
     monkeypatch.setenv("THUNDER_CACHE_DIR", "none")  # other tests may store one of its regions meanwhile
@@ -293,7 +294,7 @@ def test_casts_are_work_and_views_are_none():
     ],
 )
 def test_a_reshape_that_copies_is_work_and_one_that_views_is_none(reshaped, regions, monkeypatch):
-    monkeypatch.setattr(region_program, "compile_with_inductor", lambda fn, *_: (fn, None, lambda: None))
+    monkeypatch.setattr(region_program, "compile_with_inductor", uncompiled)
     f = thunder.jit(lambda x: reshaped(x.sin()), executors=["torchcompile"])
     x = torch.rand(2, 3, 4)
     torch.testing.assert_close(f(x), reshaped(x.sin()))

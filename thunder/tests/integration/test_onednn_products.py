@@ -11,8 +11,9 @@ import torch.nn.functional as F
 
 import thunder
 from thunder.core.torch_compat import onednn_linear
-from thunder.executors import onednn_products, region_program
+from thunder.executors import onednn_products, region_cache, region_program
 from thunder.executors.inductorex import region_table
+from thunder.tests.fusers import uncompiled
 
 pytestmark = [
     pytest.mark.integration,
@@ -25,7 +26,7 @@ def slow_blas(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Any machine is one on which oneDNN is faster, and regions run as they are."""
     region_table.clear()
     monkeypatch.setattr(onednn_products, "blas_is_slow_here", lambda: True)
-    monkeypatch.setattr(region_program, "compile_with_inductor", lambda fn, *_: (fn, None, lambda: None))
+    monkeypatch.setattr(region_program, "compile_with_inductor", uncompiled)
     yield
     region_table.clear()
 
@@ -134,7 +135,7 @@ def test_which_processors(
     monkeypatch.undo()
     facts = tmp_path / "cpuinfo"
     facts.write_text(f"processor\t: 0\nvendor_id\t: {vendor}\n" if vendor else "processor\t: 0\n")
-    monkeypatch.setattr(onednn_products, "Path", lambda _: facts)
+    monkeypatch.setattr(region_cache, "Path", lambda _: facts)
     monkeypatch.setattr(onednn_products.platform, "machine", lambda: machine)
     monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: has_mkl)
     assert onednn_products.blas_is_slow_here.__wrapped__() is slow

@@ -15,6 +15,7 @@ from thunder.core.torch_compat import FakeTensorMode
 from thunder.executors import region_program
 from thunder.executors.inductorex import region_table
 from thunder.executors.region_program import RegionProgram, _stride_symbols
+from thunder.tests.fusers import uncompiled
 from thunder.tests.integration.dynamo_harness import assert_same, compiled_and_backend, leaf
 from thunder.tests.integration.test_dynamo_symbolic import CASES, SIZES, Case
 
@@ -38,7 +39,7 @@ def starts(monkeypatch: pytest.MonkeyPatch) -> list[list]:
 
     def compiler(fn: Callable, inputs: list, *_: Any) -> tuple:
         seen.append(inputs)
-        return fn, None, lambda: None
+        return uncompiled(fn)
 
     monkeypatch.setattr(region_program, "compile_with_inductor", compiler)
     return seen
@@ -114,7 +115,7 @@ def test_what_is_remembered_of_sizes_is_bounded(starts: list) -> None:
 def test_conditions_are_those_of_the_decisions_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     def compiler(fn: Callable, inputs: list, *_: Any) -> tuple:
         started.append(bool(inputs[0] % 2 == 0))
-        return fn, None, lambda: None
+        return uncompiled(fn)
 
     started: list[bool] = []
     monkeypatch.setattr(region_program, "compile_with_inductor", compiler)
