@@ -21,6 +21,7 @@ from thunder.core.transforms.recompute import RecomputeInBackward
 from thunder.core.transforms.reinplace import Reinplace
 from thunder.core.transforms.rematerialize import Rematerialize
 from thunder.core.transforms.split import SplitTraces, split_forward_backward
+from thunder.core.transforms.view_chains import SimplifyViews
 from thunder.core.update_aliases import alias_engine
 from thunder.executors.passes import Fusion, TransformForExecution, operator_executors
 from thunder.program import Differentiated, PartialBackwards, saved_names
@@ -77,6 +78,7 @@ def _with_gradient(trace: TraceCtx, parts: ProgramParts, ctx: PassContext, trans
         joint = run_passes(
             [
                 FunctionPass(lambda t, c: joint_trace(t, c.executors, given), "autodiff", "joint"),
+                SimplifyViews(),
                 RecomputeInBackward(),
                 *([Rematerialize(parts.epilogue_writes, saved)] if ctx.options.rematerialize else []),
                 ProtectOverwritten(parts.epilogue_writes),
@@ -117,7 +119,7 @@ def _with_gradient(trace: TraceCtx, parts: ProgramParts, ctx: PassContext, trans
 
 
 def _without_gradient(trace: TraceCtx, parts: ProgramParts, ctx: PassContext, transforms: Sequence[Any]) -> Program:
-    trace = run_passes(execution_passes(ctx.options), trace, ctx)
+    trace = run_passes([SimplifyViews(), *execution_passes(ctx.options)], trace, ctx)
     forward = run_passes(_final_passes(trace, transforms), trace, ctx)
     epilogue, epilogue_traces = _epilogue(parts, ctx)
     return Program(

@@ -31,8 +31,8 @@ class CommonSubexpressionElimination(Pass):
     title: ClassVar[str] = "Common Subexpression Elimination"
 
     def apply(self, trace: TraceCtx, ctx: PassContext) -> TraceCtx:
-        returned = _returned(trace)
-        written = _written_memory(trace)
+        returned = returned_names(trace)
+        written = written_memory(trace)
         seen: dict[Hashable, Any] = {}
 
         def rule(node: BoundSymbol) -> Any:
@@ -55,7 +55,7 @@ class CommonSubexpressionElimination(Pass):
         return trace if len(new.bound_symbols) == len(trace.bound_symbols) else new
 
 
-def _returned(trace: TraceCtx) -> set[str]:
+def returned_names(trace: TraceCtx) -> set[str]:
     """Names of values that the program returns as they are or as an autograd marker passes them on. O(nodes)."""
     returned = {p.name for p in trace.bound_symbols[-1].flat_proxy_args}
     for node in reversed(trace.bound_symbols[:-1]):
@@ -63,7 +63,7 @@ def _returned(trace: TraceCtx) -> set[str]:
     return returned
 
 
-def _written_memory(trace: TraceCtx) -> set[str]:
+def written_memory(trace: TraceCtx) -> set[str]:
     """Names of values whose memory is written: two equal ones do not stay equal."""
     if not any(n.written for n in trace.bound_symbols):
         return set()

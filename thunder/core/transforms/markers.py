@@ -12,7 +12,7 @@ from thunder.core.rewrite import KEEP, rewrite
 from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx
 
-_MARKERS = (
+MARKERS = (
     prims.custom_vjp,
     prims.late_saved,
     prims.update_data,
@@ -49,7 +49,7 @@ class RemoveMarkers(Pass):
     stage: ClassVar[str] = "joint"
 
     def apply(self, trace: TraceCtx, ctx: PassContext) -> TraceCtx:
-        if not any(n.sym in _MARKERS for n in trace.bound_symbols):
+        if not any(n.sym in MARKERS for n in trace.bound_symbols):
             return trace
 
         def rule(node: BoundSymbol) -> Any:

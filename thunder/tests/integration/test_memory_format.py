@@ -73,7 +73,7 @@ def written(m, x):
 
 def viewed(m, x):
     x = m.conv1(x)
-    y = m.conv3(m.conv2(x.view(x.shape)))
+    y = m.conv3(m.conv2(x.view(*x.shape[:2], -1).view(x.shape)))
     return y.view(y.shape[0], -1).sum(1), y.view(y.shape[0], 2, -1).transpose(1, 2), y
 
 
