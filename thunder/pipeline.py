@@ -23,6 +23,7 @@ from thunder.core.transforms.rematerialize import Rematerialize
 from thunder.core.transforms.split import SplitTraces, split_forward_backward
 from thunder.core.transforms.view_chains import SimplifyViews
 from thunder.core.update_aliases import alias_engine
+from thunder.executors.einsum import DecomposeEinsum
 from thunder.executors.passes import Fusion, TransformForExecution, operator_executors
 from thunder.program import Differentiated, PartialBackwards, saved_names
 from thunder.program import Program as Program
@@ -51,7 +52,7 @@ def compile_program(
     trace = run_pass(FunctionPass(in_place, "functionalization"), trace, ctx)
     for transform in transforms:
         trace, parts = _user_transform(transform, trace, parts, prologues, ctx)
-    trace = run_passes([CommonSubexpressionElimination(), DeadCodeElimination()], trace, ctx)
+    trace = run_passes([CommonSubexpressionElimination(), DeadCodeElimination(), DecomposeEinsum()], trace, ctx)
     compiled = _with_gradient if differentiable and _is_differentiable(trace) else _without_gradient
     program = compiled(trace, parts, ctx, transforms)
     program.make_prologue_traces = prologues.all

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from typing import Any, NamedTuple
 
 import opt_einsum
 import torch
@@ -123,7 +124,7 @@ def multi_dot(tensors: Any) -> TensorProxy:
 
 
 def _pairwise(a: TensorProxy, left: str, b: TensorProxy, right: str, out: str) -> TensorProxy:
-    """The contraction of two operands: batch, kept and summed names to one batched matrix product."""
+    """The contraction of two operands: batch, kept and summed names to one (batched) matrix product."""
     batch = [n for n in left if n in right and n in out]
     summed = [n for n in left if n in right and n not in out]
     a, left = _summed(a, left, [n for n in left if n not in right and n not in out])
@@ -131,21 +132,69 @@ def _pairwise(a: TensorProxy, left: str, b: TensorProxy, right: str, out: str) -
     rows = [n for n in left if n not in right]
     columns = [n for n in right if n not in left]
     sizes = dict(zip(left, a.shape, strict=True)) | dict(zip(right, b.shape, strict=True))
+    if not summed:
+        return clang.mul(_with_names(a, left, out), _with_names(b, right, out))
+    if not batch:
+        batch = spread = _spread_names(a, left, rows, right, columns, summed, sizes)
+        a, left = _repeated(a, left, [n for n in spread if n in columns], sizes)
+        b, right = _repeated(b, right, [n for n in spread if n in rows], sizes)
+        rows, columns = ([n for n in names if n not in spread] for names in (rows, columns))
 
-    def size(names: list[str]) -> Any:
-        total: Any = 1
-        for n in names:
-            total = total * sizes[n]
-        return total
+    def matrices(x: TensorProxy, names: str, *groups: list[str]) -> TensorProxy:
+        groups = groups if groups[0] else groups[1:]
+        x = clang.transpose(x, [names.index(n) for group in groups for n in group])
+        return clang.reshape(x, [math.prod(sizes[n] for n in group) for group in groups])
 
-    first = clang.transpose(a, [left.index(n) for n in (*batch, *rows, *summed)])
-    second = clang.transpose(b, [right.index(n) for n in (*batch, *summed, *columns)])
-    first = clang.reshape(first, (size(batch), size(rows), size(summed)))
-    second = clang.reshape(second, (size(batch), size(summed), size(columns)))
-    product = prims.matmul(first, second)
+    first, second = matrices(a, left, batch, rows, summed), matrices(b, right, batch, summed, columns)
+    product = bmm(first, second) if batch else mm(first, second)
     names = (*batch, *rows, *columns)
     product = clang.reshape(product, tuple(sizes[n] for n in names))
     return clang.transpose(product, [names.index(n) for n in out])
+
+
+_ENOUGH_COLUMNS = (32, 128)
+
+
+def _spread_names(
+    a: TensorProxy, left: str, rows: list[str], right: str, columns: list[str], summed: list[str], sizes: dict[str, Any]
+) -> list[str]:
+    """Names of one operand that one product for each of them saves from being copied; the other operand is repeated.
+
+    In `tw,ewh->eth` no matrix has the columns `eh` without a copy of the right operand; each `e` has one as it is.
+    Where that leaves products of too few columns, which take longer, there are none. Measured with float32 on CPU,
+    forward and gradients against the single product, for `t`, `w`, `e` and `h`: 0.91 for (128, 128, 8, 256), 0.85 for
+    (128, 512, 8, 512), 0.59 for (8, 128, 8, 256), 0.95 for (64, 64, 4, 64), 1.08 for (512, 64, 12, 64), 1.27 for
+    (128, 128, 64, 32). Not in half precision, where the gradient of what is repeated is a sum of rounded products.
+    """
+    if a.dtype not in (dtypes.float32, dtypes.float64) or a.device.type != "cpu":
+        return []
+    if any(type(s) is not int for s in sizes.values()):
+        return []
+    fewest, most = _ENOUGH_COLUMNS
+    for names, kept, other in ((right, columns, rows), (left, rows, columns)):
+        places = [names.index(n) for n in summed]
+        if not places:
+            continue
+        before = [n for n in kept if names.index(n) < min(places)]
+        after = [n for n in kept if names.index(n) > max(places)]
+        is_split = bool(before and after) and len(before) + len(after) == len(kept)
+        beside = math.prod(sizes[n] for n in other)
+        if is_split and math.prod(sizes[n] for n in after) >= max(fewest, min(most, beside)):
+            return before
+    return []
+
+
+def _with_names(x: TensorProxy, names: str, wanted: str) -> TensorProxy:
+    """A view with a dim for each of the wanted names, of size 1 where `x` has none."""
+    x = clang.transpose(x, [names.index(n) for n in wanted if n in names])
+    return clang.unsqueeze(x, [place for place, n in enumerate(wanted) if n not in names])
+
+
+def _repeated(x: TensorProxy, names: str, new: list[str], sizes: dict[str, Any]) -> tuple[TensorProxy, str]:
+    """A view with further dims, along which its elements repeat."""
+    if not new:
+        return x, names
+    return clang.expand(x, *(sizes[n] for n in new), *x.shape), "".join(new) + names
 
 
 def _summed(a: TensorProxy, names: str, drop: list[str]) -> tuple[TensorProxy, str]:
@@ -160,42 +209,64 @@ def _alone(a: TensorProxy, names: str, out: str) -> TensorProxy:
     return clang.transpose(a, [names.index(n) for n in out])
 
 
+class _Step(NamedTuple):
+    """One contraction: operands `left` and `right` of the list leave it, and their product joins it at the end."""
+
+    places: tuple[int, int]
+    left: str
+    right: str
+    result: str
+
+    @property
+    def is_product(self) -> bool:
+        """Whether anything is summed over; an elementwise multiplication otherwise."""
+        return any(n in self.right and n not in self.result for n in self.left)
+
+
+def _plan(terms: list[str], out: str, shapes: list[tuple]) -> list[_Step]:
+    """The contractions of an einsum of two terms or more, two by two in opt_einsum's order."""
+    path = [tuple(range(len(terms)))]
+    if len(terms) > 2:
+        path = opt_einsum.contract_path(f"{','.join(terms)}->{out}", *shapes, shapes=True)[0]
+    plan = []
+    terms = list(terms)
+    for together in path:
+        # The operands of one step of the path, taken from the list; what they make stands at its end.
+        places = list(together)
+        while len(places) > 1:
+            first, second, *rest = places
+            left, right = terms[first], terms[second]
+            terms = [t for n, t in enumerate(terms) if n not in (first, second)]
+            wanted = set(out).union(*terms)
+            result = "".join(n for n in dict.fromkeys(left + right) if n in wanted) if terms else out
+            plan.append(_Step((first, second), left, right, result))
+            terms.append(result)
+            places = [len(terms) - 1, *(n - (n > first) - (n > second) for n in rest)]
+    return plan
+
+
 def contract(equation: str, operands: list[TensorProxy]) -> TensorProxy:
     """An einsum of explicit form in which no name is twice in a term, contracted two by two in opt_einsum's order."""
     inputs, out = equation.split("->")
     terms = inputs.split(",")
     if len(operands) == 1:
         return _alone(operands[0], terms[0], out)
-    if len(operands) > 2:
-        shapes = [tuple(int(s) for s in o.shape) for o in operands]
-        path = opt_einsum.contract_path(equation, *shapes, shapes=True)[0]
-    else:
-        path = [(0, 1)]
-    for step in path:
-        taken = [(operands[n], terms[n]) for n in step]
-        operands = [o for n, o in enumerate(operands) if n not in step]
-        terms = [t for n, t in enumerate(terms) if n not in step]
-        needed = set(out).union(*terms)
-        while len(taken) > 1:
-            (a, left), (b, right), *taken = taken
-            wanted = needed.union(*(t for _, t in taken))
-            result = "".join(n for n in dict.fromkeys(left + right) if n in wanted)
-            taken.insert(0, (_pairwise(a, left, b, right, result), result))
-        operands.append(taken[0][0])
-        terms.append(taken[0][1])
-    return _alone(operands[0], terms[0], out)
+    for step in _plan(terms, out, [tuple(int(s) for s in o.shape) for o in operands]):
+        a, b = (operands[n] for n in step.places)
+        operands = [o for n, o in enumerate(operands) if n not in step.places]
+        operands.append(_pairwise(a, step.left, b, step.right, step.result))
+    return operands[0]
 
 
-@op(torch.einsum)
-def einsum(equation: Any, *operands: Any) -> TensorProxy:
-    """Products of the operands' elements summed over the names that the result has not, in Einstein's notation."""
+def _parsed(equation: Any, operands: tuple) -> tuple[list[str], str, list[TensorProxy]]:
+    """Terms, result and operands of an einsum. Raises NoDecompositionError for those that stay whole."""
     if not isinstance(equation, str):
         raise NoDecompositionError("sublists in the place of an equation")
     given = list(operands[0]) if len(operands) == 1 and isinstance(operands[0], list | tuple) else list(operands)
-    parsed_inputs, out, _ = opt_einsum.parser.parse_einsum_input(
+    inputs, out, _ = opt_einsum.parser.parse_einsum_input(
         [equation.replace(" ", ""), *(tuple(int(s) for s in o.shape) for o in given)], shapes=True
     )
-    terms = parsed_inputs.split(",")
+    terms = inputs.split(",")
     if any(len(set(t)) != len(t) for t in terms) or any(dtypes.is_exact_dtype(o.dtype) for o in given):
         raise NoDecompositionError("a diagonal, or integers, in an einsum")
     sizes: dict[str, set] = {}
@@ -204,4 +275,20 @@ def einsum(equation: Any, *operands: Any) -> TensorProxy:
             sizes.setdefault(n, set()).add(s)
     if any(len(s) > 1 for s in sizes.values()):
         raise NoDecompositionError("sizes that broadcast in an einsum")
-    return contract(f"{parsed_inputs}->{out}", given)
+    return terms, out, given
+
+
+@op(torch.einsum)
+def einsum(equation: Any, *operands: Any) -> TensorProxy:
+    """Products of the operands' elements summed over the names that the result has not, in Einstein's notation."""
+    terms, out, given = _parsed(equation, operands)
+    return contract(f"{','.join(terms)}->{out}", given)
+
+
+def ends_in_product(equation: Any, *operands: Any) -> bool:
+    """Whether an einsum ends in a matrix product, whose strides do not follow the operands'."""
+    try:
+        terms, out, given = _parsed(equation, operands)
+    except NoDecompositionError:
+        return False
+    return len(terms) > 1 and _plan(terms, out, [tuple(int(s) for s in o.shape) for o in given])[-1].is_product
