@@ -21,8 +21,8 @@ from thunder.core.transforms.split import SplitTraces
 Backward: TypeAlias = "Callable[[list[list[Any]], list[Any]], Sequence[Any]]"
 """From ([saved tensors, saved others], cotangents) to the gradients of the inputs. Empties the lists of tensors."""
 
-PartialBackward: TypeAlias = "Callable[[list[list[Any]], list[Any], Sequence[torch.Size]], Sequence[Any]]"
-"""As Backward, with None for missing cotangents, and the sizes that these would have."""
+PartialBackward: TypeAlias = "Callable[[list[list[Any]], list[Any], Sequence[torch.Size] | None], Sequence[Any]]"
+"""As Backward, with None for missing cotangents, and the sizes that these would have, where sizes vary."""
 
 
 @dataclass
@@ -33,6 +33,7 @@ class Program:
     epilogue(*inputs, *outputs) gives what the caller gets.
     differentiable: positions in the outputs that carry gradient.
     partial: the backwards for calls in which some of those get none.
+    sizes_vary: whether the sizes of those are known by call only.
     phase_ns: nanoseconds of each phase of the compilation.
     """
 
@@ -45,6 +46,7 @@ class Program:
     epilogue_traces: list[TraceCtx] = field(default_factory=list)
     make_prologue_traces: Callable[[], list[TraceCtx]] = list
     partial: PartialBackwards | None = None
+    sizes_vary: bool = False
     phase_ns: dict[str, int] = field(default_factory=dict)
 
     @cached_property
@@ -102,7 +104,7 @@ class PartialBackwards:
     def get(self, given: tuple[int, ...]) -> PartialBackward:
         """The backward for cotangents of the outputs at these positions only. It takes None for each of the others.
 
-        Its third argument are the sizes of all these outputs.
+        Its third argument are the sizes of all these outputs, or None where the program knows them.
         """
         found = self._made.get(given)
         if found is None:
@@ -124,7 +126,7 @@ class PartialBackwards:
         )
         run = part.backward
 
-        def backward(saved: list[list[Any]], cotangents: list[Any], sizes: Sequence[Any]) -> Sequence[Any]:
+        def backward(saved: list[list[Any]], cotangents: list[Any], sizes: Sequence[Any] | None) -> Sequence[Any]:
             picked = [[saved[0][n] for n in tensors], [saved[1][n] for n in others]]
             saved[0].clear()
             return run(picked, [c for c in cotangents if c is not None])
@@ -139,15 +141,16 @@ class PartialBackwards:
             )
         outputs = tree_flatten(self._full.split.forward.bound_symbols[-1].args[0])[0]
         expected = [outputs[n] for n in self._full.split.differentiable]
+        known = [p.shape for p in expected]
         grads = part.joint.bound_symbols[-1].args[1]
         missing = [g is None for g in grads]
         run = self._full.backward
         assert run is not None
 
-        def backward(saved: list[list[Any]], cotangents: list[Any], sizes: Sequence[Any]) -> Sequence[Any]:
+        def backward(saved: list[list[Any]], cotangents: list[Any], sizes: Sequence[Any] | None) -> Sequence[Any]:
             filled = [
                 torch.zeros(size, dtype=p.torch_dtype, device=to_torch_device(p.device)) if c is None else c
-                for c, p, size in zip(cotangents, expected, sizes, strict=True)
+                for c, p, size in zip(cotangents, expected, sizes or known, strict=True)
             ]
             cotangents.clear()
             return [None if m else g for g, m in zip(run(saved, filled), missing, strict=True)]

@@ -26,7 +26,8 @@ class ThunderFunction(torch.autograd.Function):
         else:  # torch has switched autograd off for a Function's forward
             outs, saved, others = program.forward(*args)
         ctx.program, ctx.others = program, others
-        ctx.sizes = [outs[n].shape for n in program.differentiable]
+        if program.sizes_vary:
+            ctx.sizes = [outs[n].shape for n in program.differentiable]
         ctx.save_for_backward(*saved)
         ctx.set_materialize_grads(False)
         if len(program.differentiable) != len(outs):
@@ -49,7 +50,8 @@ class ThunderFunction(torch.autograd.Function):
                 results = program.backward(saved, cotangents)
             else:
                 given = tuple(n for n, c in zip(program.differentiable, cotangents, strict=True) if c is not None)
-                results = program.partial.get(given)(saved, cotangents, ctx.sizes)
+                sizes = ctx.sizes if program.sizes_vary else None
+                results = program.partial.get(given)(saved, cotangents, sizes)
         if torch.is_grad_enabled():  # create_graph=True
             results = _without_second_gradient(ctx, results)
         return (None, *results)

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import thunder
+from thunder import program
 from thunder.core.errors import DoubleBackwardError, ThunderError
 
 
@@ -86,6 +87,17 @@ def test_each_set_of_used_outputs_has_a_backward_of_its_own():
     for loss in (lambda o: o[0], lambda o: o[1].sum(), lambda o: o[0] + o[1].sum(), lambda o: o[0]):
         assert_grads(fan, inputs, loss, compiled)
     assert thunder.cache_misses(compiled) == 1
+
+
+@pytest.mark.parametrize("cache", ["constant values", "symbolic values"])
+def test_unused_outputs_whose_backward_needs_what_was_not_saved(cache, monkeypatch):
+    monkeypatch.setattr(program, "_computed_alike", lambda *_: False)
+    compiled = thunder.jit(fan, cache=cache)
+    for size in (3, 4):
+        inputs = [leaf(size, seed=n) for n in range(3)]
+        for loss in (lambda o: o[0], lambda o: o[1].sum(), lambda o: o[0] + o[2]["c"].sum()):
+            assert_grads(fan, inputs, loss, compiled)
+    assert thunder.cache_misses(compiled) == (1 if cache == "symbolic values" else 2)
 
 
 def test_unused_outputs_of_operations_of_many_kinds():
