@@ -115,7 +115,6 @@ class _Compiled:
         )
         self.direct: DirectCapture | None = None
         self._call = threading.local()
-        self._keeps_nothing = settings.cache is CACHE_OPTIONS.NO_CACHING
         self.entries: dict[tuple, Callable] = {(): self._make_entry()}
 
     @property
@@ -192,7 +191,7 @@ class _Compiled:
             return self.fn(*args, **kwargs)
         state = self._call
         state.missed = False
-        if self._keeps_nothing:
+        if self.settings.cache is CACHE_OPTIONS.NO_CACHING:
             self.entries, self.direct = {(): self._make_entry()}, None
         shared = _shared_arguments(args, kwargs)
         entry = self.entries.get(shared) or self.entries.setdefault(shared, self._make_entry())

@@ -9,7 +9,6 @@ from typing import Any
 from thunder.core.options import CompileOptions
 from thunder.core.passes import FunctionPass, PassContext, run_pass, run_passes
 from thunder.core.proxies import TensorProxy
-from thunder.core.pytree import tree_flatten
 from thunder.core.trace import TraceCtx
 from thunder.core.transforms.autodiff import joint_trace
 from thunder.core.transforms.cse import CommonSubexpressionElimination
@@ -117,13 +116,7 @@ def _with_gradient(trace: TraceCtx, parts: ProgramParts, ctx: PassContext, trans
         backward_ctx.history,
         epilogue_traces,
         partial=PartialBackwards(full, differentiate_partly),
-        sizes_vary=_sizes_vary(split),
     )
-
-
-def _sizes_vary(split: SplitTraces) -> bool:
-    outputs = tree_flatten(split.forward.bound_symbols[-1].args[0])[0]
-    return any(type(s) is not int for n in split.differentiable for s in outputs[n].shape)
 
 
 def _without_gradient(trace: TraceCtx, parts: ProgramParts, ctx: PassContext, transforms: Sequence[Any]) -> Program:

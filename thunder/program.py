@@ -33,7 +33,6 @@ class Program:
     epilogue(*inputs, *outputs) gives what the caller gets.
     differentiable: positions in the outputs that carry gradient.
     partial: the backwards for calls in which some of those get none.
-    sizes_vary: whether the sizes of those are known by call only.
     phase_ns: nanoseconds of each phase of the compilation.
     """
 
@@ -46,7 +45,6 @@ class Program:
     epilogue_traces: list[TraceCtx] = field(default_factory=list)
     make_prologue_traces: Callable[[], list[TraceCtx]] = list
     partial: PartialBackwards | None = None
-    sizes_vary: bool = False
     phase_ns: dict[str, int] = field(default_factory=dict)
 
     @cached_property
@@ -94,10 +92,15 @@ class PartialBackwards:
     Args:
         full: the program differentiated with respect to all outputs.
         make: differentiates it with respect to the outputs at the given positions.
+
+    `sizes_vary`: whether the sizes of the outputs that carry gradient are known by call only.
     """
 
     def __init__(self, full: Differentiated, make: Callable[[Sequence[int]], Differentiated]):
         self._full, self._make = full, make
+        outputs = tree_flatten(full.split.forward.bound_symbols[-1].args[0])[0]
+        self._outputs = [outputs[n] for n in full.split.differentiable]
+        self.sizes_vary = any(type(s) is not int for p in self._outputs for s in p.shape)
         self._made: dict[tuple[int, ...], PartialBackward] = {}
         self._lock = threading.Lock()
 
@@ -139,8 +142,7 @@ class PartialBackwards:
                 "a custom autograd function takes missing gradients as None (set_materialize_grads(False)), and what "
                 "its backward needs when they are missing was not saved"
             )
-        outputs = tree_flatten(self._full.split.forward.bound_symbols[-1].args[0])[0]
-        expected = [outputs[n] for n in self._full.split.differentiable]
+        expected = self._outputs
         known = [p.shape for p in expected]
         grads = part.joint.bound_symbols[-1].args[1]
         missing = [g is None for g in grads]

@@ -26,7 +26,7 @@ class ThunderFunction(torch.autograd.Function):
         else:  # torch has switched autograd off for a Function's forward
             outs, saved, others = program.forward(*args)
         ctx.program, ctx.others = program, others
-        if program.sizes_vary:
+        if program.partial.sizes_vary:
             ctx.sizes = [outs[n].shape for n in program.differentiable]
         ctx.save_for_backward(*saved)
         ctx.set_materialize_grads(False)
@@ -50,8 +50,8 @@ class ThunderFunction(torch.autograd.Function):
                 results = program.backward(saved, cotangents)
             else:
                 given = tuple(n for n, c in zip(program.differentiable, cotangents, strict=True) if c is not None)
-                sizes = ctx.sizes if program.sizes_vary else None
-                results = program.partial.get(given)(saved, cotangents, sizes)
+                partial = program.partial
+                results = partial.get(given)(saved, cotangents, ctx.sizes if partial.sizes_vary else None)
         if torch.is_grad_enabled():  # create_graph=True
             results = _without_second_gradient(ctx, results)
         return (None, *results)
