@@ -46,6 +46,17 @@ def _is_convolution(node: BoundSymbol) -> bool:
     return len(x.shape) == 4 and x.device.type == "cpu" and x.torch_dtype in (torch.float32, torch.bfloat16)
 
 
+def _weight(node: BoundSymbol) -> TensorProxy | None:
+    """The weight whose values a 2-D convolution, or the backward of one, reads, if its layout matters."""
+    if _is_convolution(node):
+        w = node.args[1]
+    elif node.sym.base_name == "convolution_backward" and node.args[-1][0]:  # gives the gradient of the images
+        w = node.args[2]
+    else:
+        return None
+    return w if isinstance(w, TensorProxy) and len(w.shape) == 4 and any(s != 1 for s in w.shape[2:]) else None
+
+
 def _is_agnostic(node: BoundSymbol) -> bool:
     """Whether the values of the node's results do not depend on the strides of its arguments."""
     name, traits = node.sym.base_name, node.sym.traits
@@ -83,8 +94,10 @@ class _Plan:
         made: names of values with free strides.
         settled: those of them that are copied, and keep their names for it.
         fixed: names of values that no operation reads in free strides.
-        copies: how many copies between layouts this takes, without those of gradients of weights, which are copied
-            anyway where they are accumulated.
+        written: names of memory that is written, whose copies hold for one reader.
+        shared_weights: names of row-major weights that several readers would each copy.
+        copies: how many copies between layouts this takes, without those of weights and their gradients, which are
+            made anyway: within a convolution, and where gradients are accumulated.
     """
 
     def __init__(self, trace: TraceCtx):
@@ -92,9 +105,11 @@ class _Plan:
         self.readers: set[int] = set()
         self.made: set[str] = set()
         self.settled: set[str] = set()
-        self.fixed = _fixed_names(trace)
-        weights: set[str] = set()
-        entering: set[str] = set()
+        self.written, self.fixed = _written_and_fixed_names(trace)
+        self.shared_weights: set[str] = set()
+        read_weights: set[str] = set()
+        weight_grads: set[str] = set()
+        entering: set[tuple[str, int]] = set()
         eager = PredictedStrides()
         for n, node in enumerate(trace.bound_symbols):
             free = {a.name for a in tensors_among(node.flat_args) if self.is_read_free(a.name)}
@@ -102,27 +117,31 @@ class _Plan:
             is_row_major = all(_is_row_major(o, eager.of(o)) for o in tensors_among(node.defined))
             if is_row_major and _is_convolution(node):
                 self.convolutions.add(n)
-                entering.update({node.args[0].name} - free)
+                if (x := node.args[0]).name not in free:
+                    entering.add((x.name, n if x.name in self.written else 0))
             elif not (is_row_major and free and _is_agnostic(node)):
                 self.settled.update(free)
                 continue
             self.readers.add(n)
+            if (w := _weight(node)) is not None and w.name not in self.written and _is_row_major(w, eager.of(w)):
+                (self.shared_weights if w.name in read_weights else read_weights).add(w.name)
             if node.sym.base_name in _PRODUCTS:
                 continue
             outs = [o.name for o in tensors_among(node.flat_outs) if len(o.shape) > 1]
             self.made.update(outs)
             self.settled.update(self.fixed.intersection(outs))
             if node.sym.base_name == "convolution_backward":
-                weights.update(outs)
-        self.copies = len(entering) + len(self.settled - weights)
+                weight_grads.update(outs)
+        self.shared_weights -= self.made
+        self.copies = len(entering) + len(self.settled - weight_grads)
 
     def is_read_free(self, name: str) -> bool:
         """Whether operations that take any strides read the value in those that it was made in."""
         return name in self.made and name not in self.fixed
 
 
-def _fixed_names(trace: TraceCtx) -> set[str]:
-    """Values that others show or change: written memory, and views together with what is returned."""
+def _written_and_fixed_names(trace: TraceCtx) -> tuple[set[str], set[str]]:
+    """Written memory; and with it what others show: views together with what is returned, and inputs."""
     memory = MemoryGroups(trace.args)
     for node in trace.bound_symbols:
         memory.see_views(node)
@@ -130,36 +149,42 @@ def _fixed_names(trace: TraceCtx) -> set[str]:
         for w in node.written if node.sym.base_name not in _ANY_STRIDES else ():
             for o in node.defined:
                 memory.join(w.name, o.name)
-    fixed: set[str] = set()  # of a group all or none, so that each is entered once
+    written: set[str] = set()  # of a group all or none, so that each is entered once
     for node in trace.bound_symbols:
         renamed = (*node.flat_proxy_args, *node.defined) if node.sym is prims.update_aliases else ()
         for p in renamed or node.written:
-            if p.name not in fixed:
-                fixed.update(memory.group(p.name))
+            if p.name not in written:
+                written.update(memory.group(p.name))
+    fixed = set(written)
     for p in trace.bound_symbols[-1].flat_proxy_args:
         if p.name not in fixed and len(group := memory.group(p.name)) > 1:
             fixed.update(group)
-    return fixed.union(a.name for a in trace.args)
+    return written, fixed.union(a.name for a in trace.args)
 
 
 def _rewritten(trace: TraceCtx, plan: _Plan) -> TraceCtx:
     new = from_trace(trace)
     free: dict[str, TensorProxy] = {}  # what readers that take any strides read instead
     entered: dict[tuple[str, bool], TensorProxy] = {}
+
+    def channels_last(p: TensorProxy, key: tuple[str, bool]) -> TensorProxy:
+        if key not in entered or p.name in plan.written:
+            entered[key] = p.replace(name=new.unique_name(f"{p.name}_channels_last"), layout=None)
+            new.emit(contiguous, (p,), {"memory_format": torch.channels_last}, entered[key])
+        return entered[key]
+
     with tracectx(new):
         for n, node in enumerate(trace.bound_symbols):
             if n not in plan.readers:
                 new.bound_symbols.append(node)
                 continue
-            node = node.renamed(free, outputs=False)
             with origin(node.origin, pass_name="channels_last"):
-                if n in plan.convolutions and node.args[0].name not in plan.made:
-                    x = node.args[0]
-                    key = x.name, node.is_backward
-                    if key not in entered:
-                        entered[key] = x.replace(name=new.unique_name(f"{x.name}_channels_last"), layout=None)
-                        new.emit(contiguous, (x,), {"memory_format": torch.channels_last}, entered[key])
-                    node = node.renamed({x.name: entered[key]}, outputs=False)
+                if n in plan.convolutions and (x := node.args[0]).name not in free:
+                    node = node.renamed({x.name: channels_last(x, (x.name, node.is_backward))}, outputs=False)
+                node = node.renamed(free, outputs=False)
+                if (w := _weight(node)) is not None and w.name in plan.shared_weights:
+                    # That of forward is saved for backward.
+                    node = node.renamed({w.name: channels_last(w, (w.name, False))}, outputs=False)
                 _emit(node, plan, free, new)
     return new
 
