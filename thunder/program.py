@@ -15,6 +15,7 @@ from thunder.core.devices import to_torch_device
 from thunder.core.errors import UnsupportedOpError
 from thunder.core.proxies import Proxy
 from thunder.core.pytree import tree_flatten
+from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx
 from thunder.core.transforms.split import SplitTraces
 
@@ -122,7 +123,7 @@ class PartialBackwards:
             return lambda saved, cotangents, sizes: (None,) * count
         full_saved, part_saved = _saved_names(self._full.split), _saved_names(part.split)
         for mine, theirs in zip(part_saved, full_saved, strict=True):
-            if not set(mine) <= set(theirs) or not _computed_alike(part.joint, self._full.joint, mine):
+            if not set(mine) <= set(theirs) or not _computed_alike(part, self._full, mine):
                 return self._on_zeros(part)
         tensors, others = (
             tuple(theirs.index(name) for name in mine) for mine, theirs in zip(part_saved, full_saved, strict=True)
@@ -172,9 +173,9 @@ def saved_names(split: SplitTraces) -> frozenset[str]:
     return frozenset((*tensors, *others))
 
 
-def _computed_alike(one: TraceCtx, other: TraceCtx, names: Sequence[str]) -> bool:
-    """Whether each of these values is an input of both traces, or comes from the same operations in both. O(nodes)."""
-    inputs = {a.name for a in one.args if isinstance(a, Proxy)} & {a.name for a in other.args if isinstance(a, Proxy)}
+def _computed_alike(one: Differentiated, other: Differentiated, names: Sequence[str]) -> bool:
+    """Whether each of these values is an input of both, or comes from the same operations in both. O(nodes)."""
+    inputs = _input_names(one.joint) & _input_names(other.joint)
     mine, theirs = _producers(one), _producers(other)
     pending, seen = list(names), set(inputs)
     while pending:
@@ -189,10 +190,17 @@ def _computed_alike(one: TraceCtx, other: TraceCtx, names: Sequence[str]) -> boo
     return True
 
 
-def _producers(trace: TraceCtx) -> dict[str, Any]:
-    return {o.name: node for node in trace.bound_symbols if not node.is_backward for o in node.defined}
+def _input_names(trace: TraceCtx) -> set[str]:
+    return {a.name for a in trace.args if isinstance(a, Proxy)}
 
 
-def _shown(node: Any) -> tuple[str, ...]:
+def _producers(program: Differentiated) -> dict[str, BoundSymbol]:
+    """What makes each value of the forward; of values that execution passes add, the nodes that run."""
+    run = (part for n in program.split.forward.bound_symbols for part in (n.subsymbols if n.sym.is_fusion else (n,)))
+    captured = (n for n in program.joint.bound_symbols if not n.is_backward)
+    return {o.name: n for n in (*run, *captured) for o in n.defined}
+
+
+def _shown(node: BoundSymbol) -> tuple[str, ...]:
     flat, spec = tree_flatten((node.args, node.kwargs, node.output))
     return (str(spec), *(leaf.name if isinstance(leaf, Proxy) else repr(leaf) for leaf in flat))

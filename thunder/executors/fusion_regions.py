@@ -23,8 +23,8 @@ from thunder.core.torch_compat import OpOverload
 from thunder.core.trace import TraceCtx, from_trace
 from thunder.core.tracing import tracectx
 from thunder.core.transforms.dce import live_nodes
-from thunder.core.transforms.protect import may_be_view
 from thunder.executors.layers import split_by_layers
+from thunder.executors.order import order_edges
 from thunder.extend.executor import FusionExecutor
 
 _log = get_logger("fusions")
@@ -61,125 +61,9 @@ def fusion_class(node: BoundSymbol) -> FusionClass:
     return "backward" if node.is_backward else "forward"
 
 
-# Order that data flow does not show
-
-
-class _Memory:
-    """Groups of names that may share memory (union-find)."""
-
-    def __init__(self) -> None:
-        self._parent: dict[Hashable, Hashable] = {}
-
-    def find(self, key: Hashable) -> Hashable:
-        parent = self._parent
-        while (up := parent.get(key, key)) != key:
-            parent[key] = parent.get(up, up)
-            key = parent[key]
-        return key
-
-    def join(self, keys: Iterable[Hashable]) -> None:
-        roots = list(dict.fromkeys(self.find(k) for k in keys))
-        for other in roots[1:]:
-            self._parent[other] = roots[0]
-
-    def see(self, tensors: Iterable[TensorProxy]) -> None:
-        """Enters tensors with the storage that they had when the program was captured."""
-        for t in tensors:
-            if t.layout is not None:
-                self.join((("storage", t.layout.storage), t.name))
-
-
-def may_share_memory(node: BoundSymbol) -> bool:
-    """Whether outputs may lie in the memory of inputs: as views, or as new names of that memory."""
-    return bool(node.written) or node.sym is prims.update_aliases or may_be_view(node)
-
-
-def _memory_of(trace: TraceCtx, nodes: Sequence[BoundSymbol]) -> _Memory:
-    memory = _Memory()
-    args = [a for a in trace.args if isinstance(a, TensorProxy)]
-    memory.see(args)
-    # Inputs of unknown layout may be views of one another.
-    memory.join(a.name for a in args if a.layout is None)
-    for node in nodes:
-        outs = [o for o in node.defined if isinstance(o, TensorProxy)]
-        memory.see(outs)
-        if outs and may_share_memory(node):
-            memory.join([p.name for p in node.flat_proxy_args if isinstance(p, TensorProxy)] + [o.name for o in outs])
-    return memory
-
-
-def _is_fence(node: BoundSymbol) -> bool:
-    """Whether everything before the node stays before it, and everything after it after: it changes a mode."""
-    traits = node.sym.traits
-    return traits.is_kept and traits.is_barrier and not node.written
-
-
-class _Order:
-    """Collects, node by node in program order, the earlier nodes that each one has to follow."""
-
-    def __init__(self, memory: _Memory | None):
-        self.memory = memory
-        self.producer: dict[str, int] = {}
-        self.written_at: dict[Hashable, int] = {}
-        self.readers: dict[Hashable, list[int]] = {}
-        self.last_random: int | None = None
-        self.last_fence: int | None = None
-        self.since_fence: list[int] = []
-
-    def add(self, index: int, node: BoundSymbol) -> list[int]:
-        """The nodes that node `index` must follow, each once, ascending in no particular order."""
-        before: dict[int, None] = {}
-        for p in node.flat_proxy_args:
-            if p.name in self.producer:
-                before[self.producer[p.name]] = None
-        if self.memory is not None:
-            self._memory_edges(index, node, before)
-        if node.sym.traits.is_random:
-            if self.last_random is not None:
-                before[self.last_random] = None
-            self.last_random = index
-        if self.last_fence is not None:
-            before[self.last_fence] = None
-        if _is_fence(node):
-            before.update(dict.fromkeys(self.since_fence))
-            self.last_fence, self.since_fence = index, []
-        else:
-            self.since_fence.append(index)
-        for o in node.defined:
-            self.producer[o.name] = index
-        before.pop(index, None)
-        return list(before)
-
-    def _memory_edges(self, index: int, node: BoundSymbol, before: dict[int, None]) -> None:
-        """A read follows the last write of its memory; a write follows that write and all reads since."""
-        assert self.memory is not None
-        deletes = node.sym is prims.python_del
-        written = {self.memory.find(w.name) for w in (node.flat_proxy_args if deletes else node.written)}
-        touched = dict.fromkeys(self.memory.find(p.name) for p in node.flat_proxy_args)
-        for place in touched:
-            if place in self.written_at:
-                before[self.written_at[place]] = None
-            if place in written:
-                before.update(dict.fromkeys(self.readers.pop(place, ())))
-                self.written_at[place] = index
-            else:
-                self.readers.setdefault(place, []).append(index)
-
-
-def order_edges(trace: TraceCtx) -> list[list[int]]:
-    """For each node but the last, the earlier nodes that it must follow. O(nodes + edges).
-
-    Beside data flow: reads and writes of memory that may be shared, random nodes among themselves, and everything with
-    respect to nodes that switch a mode.
-    """
-    nodes = trace.bound_symbols[:-1]
-    has_writes = any(n.written or n.sym is prims.python_del for n in nodes)
-    order = _Order(_memory_of(trace, nodes) if has_writes else None)
-    return [order.add(n, node) for n, node in enumerate(nodes)]
-
-
 # The search
 
+_MANY = 4  # independent operations whose calls cost more than that of a region
 
 class _Groups:
     """Nodes by number, merged (union-find); a group is called by its smallest member."""
@@ -215,12 +99,14 @@ class RegionSearch:
     edge on which the level rises, so it never comes back: no merge needs a search for cycles.
 
     Attributes:
+        is_small: which nodes take less time than a call of them.
         edge_visits: how many times an edge was looked at, for tests of the complexity.
     """
 
     nodes: Sequence[BoundSymbol]
     before: Sequence[Sequence[int]]
     kinds: Sequence[FusionClass | None]
+    is_small: CanFuse | None = None
     edge_visits: int = 0
     after: list[list[int]] = field(default_factory=list)
     levels: list[int] = field(default_factory=list)
@@ -231,6 +117,8 @@ class RegionSearch:
         self._earliest_levels()
         self._sink_groups()
         self._merge_readers_of_one_value()
+        if self.is_small is not None:
+            self._merge_small_nodes(self.is_small)
         return self._in_order()
 
     def _fits(self, a: int, b: int) -> bool:
@@ -286,6 +174,23 @@ class RegionSearch:
                 if isinstance(p, TensorProxy):
                     self.groups.merge(first.setdefault((self.levels[n], self.kinds[n], p.name), n), n)
 
+    def _merge_small_nodes(self, is_small: CanFuse) -> None:
+        """Small nodes that are left alone join a region of their level and device, or are one if they are many."""
+        first: dict[Hashable, int] = {}
+        alone: dict[Hashable, list[int]] = {}
+        for root, group in self.groups.members().items():
+            node, kind = self.nodes[root], self.kinds[root]
+            if kind is not None:
+                place = self.levels[root], kind, next((o.device for o in tensors_among(node.defined)), None)
+                if len(group) > 1:
+                    first.setdefault(place, root)
+                elif is_small(node):
+                    alone.setdefault(place, []).append(root)
+        for place, roots in alone.items():
+            if place in first or len(roots) >= _MANY:
+                for root in roots:
+                    self.groups.merge(first.get(place, roots[0]), root)
+
     def _in_order(self) -> list[list[int]]:
         """Topological; where there is a choice forward comes first, then what ends earlier in the program."""
         members = self.groups.members()
@@ -330,8 +235,8 @@ def _consecutive(kinds: Sequence[FusionClass | None]) -> list[list[int]]:
 
 def _numbers_of(node: BoundSymbol) -> dict[str, Any]:
     """What the symbolic sizes of a node are made of, those of its results included."""
-    sizes = (s for v in (*node.flat_args, *node.flat_outs) for s in (v.shape if isinstance(v, TensorProxy) else (v,)))
-    return symbolic_numbers(sizes)
+    values = (*node.flat_args, *node.flat_outs)
+    return symbolic_numbers(s for v in values for s in (v.shape if isinstance(v, TensorProxy) else (v,)))
 
 
 def numbers_among(nodes: Iterable[BoundSymbol], inputs: Iterable[Proxy]) -> dict[str, tuple[int, bool]]:
@@ -349,6 +254,7 @@ def fuse_bound_symbols(
     fusion_type: FusionType | None = None,
     *,
     is_barrier: CanFuse = is_fusion_barrier,
+    is_small: CanFuse | None = None,
 ) -> list[list[BoundSymbol]]:
     """The trace's nodes in groups that may run as one, in an order in which they may run.
 
@@ -359,6 +265,8 @@ def fuse_bound_symbols(
         is_barrier: what is a barrier; at least what `runs_alone`.
         fusion_type: "consecutive" takes maximal runs of neighbours and keeps the order; "dataflow" follows the
             dependency graph. None takes the compile option.
+        is_small: which nodes take less time than a call of them. Where dataflow gives such a node no company, it shares
+            a region with what is independent of it. None for no node.
 
     Returns: groups of at least one node each, every node in one of them. A node that cannot be fused is alone.
     Complexity: O(nodes + edges), beside a heap of the groups that are ready.
@@ -373,7 +281,7 @@ def fuse_bound_symbols(
     if fusion_type == "consecutive":
         groups = _consecutive(kinds)
     else:
-        groups = RegionSearch(nodes, order_edges(trace), kinds).run()
+        groups = RegionSearch(nodes, order_edges(trace), kinds, is_small).run()
     return [[nodes[n] for n in group] for group in groups] + [[trace.bound_symbols[-1]]]
 
 
@@ -509,6 +417,10 @@ class RegionFusionExecutor(FusionExecutor):
         """Whether a node costs nothing by itself, so that it is better left out at a region's rim."""
         return False
 
+    def is_small(self, node: BoundSymbol) -> bool:
+        """Whether a node takes less time than a call of it, so that a region with others is better than none."""
+        return False
+
     def is_worth_fusing(self, nodes: Sequence[BoundSymbol], work: int) -> bool:
         """Whether a region of these nodes, of which `work` are not free, gains anything."""
         return work >= self.min_region_size
@@ -528,7 +440,7 @@ class RegionFusionExecutor(FusionExecutor):
 
         new, count = replace_regions(
             trace,
-            self._groups(trace),
+            self._groups(trace, lambda n: self.is_small(n) and not is_free(n)),
             is_free=is_free,
             is_wanted=is_wanted,
             fuse=self.fuse,
@@ -538,8 +450,8 @@ class RegionFusionExecutor(FusionExecutor):
         _log.debug("%s: %d regions in %d nodes", self.name, count, len(trace.bound_symbols))
         return new
 
-    def _groups(self, trace: TraceCtx) -> list[list[BoundSymbol]]:
-        groups = fuse_bound_symbols(trace, self.can_fuse)
+    def _groups(self, trace: TraceCtx, is_small: CanFuse) -> list[list[BoundSymbol]]:
+        groups = fuse_bound_symbols(trace, self.can_fuse, is_small=is_small)
         return [part for group in groups for part in split_by_layers(group, self.max_region_size)]
 
 

@@ -18,6 +18,7 @@ from thunder.core.sizes import hint
 from thunder.core.symbol import BoundSymbol
 from thunder.core.torch_compat import OpOverload, has_aten_tag
 from thunder.core.trace import TraceCtx
+from thunder.core.transforms.rematerialize import has_unknown_size, size_bytes
 from thunder.executors.fusion_regions import Region, RegionFusionExecutor
 from thunder.executors.memory_format import with_channels_last
 from thunder.executors.onednn_products import with_onednn_products
@@ -53,6 +54,7 @@ _VIEWS = frozenset(
 )  # fmt: skip
 _PRODUCTS = frozenset({"mm", "bmm", "matmul", "linear", "addmm", "baddbmm", "mv", "dot", "__matmul__"})
 _SMALL_PRODUCT_FLOPS = 1 << 21  # a product of so many takes about as long as ten calls from Python
+_SMALL_BYTES = 1 << 19  # so many are moved in about the time of ten calls
 _CASTS = frozenset({"to", "type"})
 _DTYPES = frozenset(
     {
@@ -169,6 +171,12 @@ class TorchCompileExecutor(RegionFusionExecutor):
 
     def is_free(self, node: BoundSymbol) -> bool:
         return is_view(node)
+
+    def is_small(self, node: BoundSymbol) -> bool:
+        tensors = tensors_among((*node.flat_args, *node.flat_outs))
+        if self.required_ops is not None or any(map(has_unknown_size, tensors)):
+            return False
+        return sum(map(size_bytes, tensors)) <= _SMALL_BYTES
 
     def is_worth_fusing(self, nodes: Sequence[BoundSymbol], work: int) -> bool:
         if self.required_ops is not None and not any(n.sym.base_name in self.required_ops for n in nodes):

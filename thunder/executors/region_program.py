@@ -23,7 +23,8 @@ from thunder.core.pytree import tree_map
 from thunder.core.sizes import SYMBOLIC_TYPES, free_symbols, hint, size_expression, size_value
 from thunder.core.symbol import BoundSymbol
 from thunder.core.torch_compat import PLAIN_TENSORS, FakeTensorMode, storage_key
-from thunder.executors.fusion_regions import may_share_memory, numbers_among, run_nodes
+from thunder.executors.fusion_regions import numbers_among, run_nodes
+from thunder.executors.order import may_share_memory
 from thunder.executors.region_cache import DiskStore, default_store, machine_text, number_names
 from thunder.torch.fakes import to_real_leaf
 

@@ -33,7 +33,7 @@ def size_bytes(p: TensorProxy) -> int:
     return numel * p.dtype.bytes
 
 
-def _has_unknown_size(p: Proxy) -> bool:
+def has_unknown_size(p: Proxy) -> bool:
     """Whether a size depends on data, so that nothing is known about its bytes."""
     return isinstance(p, TensorProxy) and any(hint(s) is None for s in p.shape)
 
@@ -118,7 +118,7 @@ def recomputed_producers(joint: TraceCtx, written: frozenset = frozenset()) -> d
     made_by = _forward_producers(joint)
     needed = _read_by_backward(joint, made_by)
     writes = {w.name for n in joint.bound_symbols[:-1] if not n.is_backward for w in n.written}
-    if any(_has_unknown_size(p) for n in joint.bound_symbols for p in n.defined):
+    if any(has_unknown_size(p) for n in joint.bound_symbols for p in n.defined):
         return {}
     repeatable = _repeatable(joint, made_by)
     stored = _stored_in_backward(joint, repeatable)

@@ -187,6 +187,14 @@ def test_deep_models_of_small_products_share_the_regions_of_their_layers(monkeyp
     assert counts[0] == counts[1]
 
 
+@pytest.mark.parametrize("size, count, regions", [(64, 4, 1), (64, 3, 0), (512, 4, 0)])
+def test_independent_operations_on_few_bytes_are_fused_for_the_sake_of_the_calls(size, count, regions):
+    f = thunder.jit(lambda *xs: [x.sin() for x in xs], executors=["torchcompile"], fusion_type="dataflow")
+    given = [torch.rand(size, size + n) for n in range(count)]
+    torch.testing.assert_close(f(*given), [x.sin() for x in given])
+    assert len(fused_names(thunder.last_traces(f)[-1])) == regions
+
+
 def test_views_of_inputs_are_no_regions():
     """They are made after the program ran, of the caller's inputs."""
     f = thunder.jit(lambda x: (x.view(-1), x.t(), x[1:]), executors=["torchcompile"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 import torch
 from torch import nn
@@ -13,6 +15,7 @@ from thunder.core.trace import TraceCtx
 from thunder.core.transforms.protect import MemoryGroups
 from thunder.executors import memory_format
 from thunder.executors.memory_format import with_channels_last
+from thunder.program import PartialBackwards
 from thunder.tests.fusers import ElementwiseFuser
 
 pytestmark = [
@@ -149,6 +152,10 @@ def convolutions(trace: TraceCtx) -> list[BoundSymbol]:
     return [n for n in trace.bound_symbols if n.sym.name in ("conv2d", "convolution")]
 
 
+def copies_in(nodes: Sequence[BoundSymbol]) -> list[BoundSymbol]:
+    return [n for n in nodes if n.sym.name == "contiguous"]
+
+
 def test_what_lies_between_convolutions_is_not_copied():
     fuser = LayoutFuser()
     torch.manual_seed(0)
@@ -156,10 +163,10 @@ def test_what_lies_between_convolutions_is_not_copied():
     compiled = thunder.jit(net, executors=[fuser])
     compiled(torch.randn(2, 3, 8, 8)).sum().backward()
     trace = thunder.last_traces(compiled)[-1]
-    copies = [n for n in trace.bound_symbols if n.sym.name == "contiguous"]
-    assert [n.output.name for n in copies] == ["x_channels_last"]
+    copied = [n.output.name for n in copies_in(trace.bound_symbols)]
+    assert copied == ["x_channels_last", "t_conv2_weight_channels_last"]
     backward = thunder.last_backward_traces(compiled)[-1]
-    copied = [n.args[0].shape for n in backward.bound_symbols if n.sym.name == "contiguous"]
+    copied = [n.args[0].shape for n in copies_in(backward.bound_symbols)]
     assert sorted(copied) == [(4, 8, 1, 1), (8, 3, 3, 3), (8, 4, 3, 3)], "gradients of weights"
     assert len(convolutions(trace)) == 3
 
@@ -237,6 +244,77 @@ def test_strides_that_other_values_decide(body, layout, options):
     torch.testing.assert_close(ours, theirs, check_stride=True)
 
 
+def weights_read(compiled) -> list[str]:
+    """Names of the weights that the backward reads."""
+    nodes = thunder.last_backward_traces(compiled)[-1].bound_symbols
+    return sorted(n.args[2].name for n in nodes if n.sym.base_name == "convolution_backward")
+
+
+def test_a_weight_is_laid_out_once_for_forward_and_backward():
+    net = Net(residual)
+    compiled = thunder.jit(net, executors=[LayoutFuser()])
+    out = compiled(torch.randn(2, 3, 8, 8))
+    assert weights_read(compiled) == ["t_conv1_weight", "t_conv2_weight_channels_last", "t_conv3_weight"]
+    with torch.no_grad():
+        compiled(torch.randn(2, 3, 8, 8))
+    assert [n.output.name for n in copies_in(thunder.last_traces(compiled)[-1].bound_symbols)] == ["x_channels_last"]
+    out.sum().backward()
+    assert net.conv2.weight.grad.stride() == net.conv2.weight.stride()
+
+
+def test_a_weight_with_two_readers_is_laid_out_once_without_gradients():
+    def f(x, w):
+        return F.conv2d(F.conv2d(x, w).relu(), w)
+
+    x, w = torch.randn(2, 4, 8, 8), torch.randn(4, 4, 3, 3)
+    compiled = thunder.jit(f, executors=[LayoutFuser()])
+    torch.testing.assert_close(compiled(x, w), f(x, w))
+    copies = [n.output.name for n in copies_in(thunder.last_traces(compiled)[-1].bound_symbols)]
+    assert copies == ["x_channels_last", "w_channels_last", "conv2d_1"]
+
+
+@pytest.mark.parametrize("options", IN_PLACE, ids=["functional", "alias updates", "neither"])
+@pytest.mark.parametrize("written", ["x", "w", "view of x", "view of w"])
+def test_what_is_written_between_convolutions_is_laid_out_anew(written, options):
+    def f(x, w):
+        with torch.no_grad():
+            a = F.conv2d(F.conv2d(x, w).relu(), w)
+            target = {"x": x, "w": w, "view of x": x[0], "view of w": w.view(-1)}[written]
+            target.mul_(3)
+            return a.relu().sum((2, 3)) + F.conv2d(F.conv2d(x, w).relu(), w).relu().sum((2, 3))
+
+    def inputs():
+        torch.manual_seed(0)
+        return torch.randn(2, 4, 8, 8), torch.randn(4, 4, 3, 3)
+
+    fuser = LayoutFuser()
+    ours, theirs = inputs(), inputs()
+    actual, expected = thunder.jit(f, executors=[fuser], **options)(*ours), f(*theirs)
+    torch.testing.assert_close(actual, expected)
+    torch.testing.assert_close(ours, theirs)
+    assert fuser.changed
+
+
+def two_heads(m, x):
+    x = F.relu(m.conv2(m.conv1(x)))
+    return m.conv3(x).mean((2, 3)), F.conv2d(x, m.conv2.weight, groups=2).mean((2, 3))
+
+
+@pytest.mark.parametrize("executor", [LayoutFuser(), "torchcompile"], ids=["test fuser", "Inductor"])
+@pytest.mark.parametrize("used", [0, 1])
+def test_gradients_of_some_outputs_take_the_layout_of_the_forward(used, executor, monkeypatch):
+    monkeypatch.setattr(PartialBackwards, "_on_zeros", lambda *_: pytest.fail("computes gradients of zeros"))
+    found = []
+    for make in (lambda net: net, lambda net: thunder.jit(net, executors=[executor])):
+        torch.manual_seed(0)
+        net = Net(two_heads)
+        torch.manual_seed(1)
+        make(net)(torch.randn(2, 3, 8, 8))[used].square().sum().backward()
+        found.append([p.grad for p in net.parameters()])
+    for actual, expected in zip(*found[::-1], strict=True):
+        torch.testing.assert_close(actual, expected, check_stride=expected is not None)
+
+
 def test_memory_that_is_written_often_is_looked_at_once(monkeypatch):
     visited = [0]
     group = MemoryGroups.group
@@ -249,7 +327,7 @@ def test_memory_that_is_written_often_is_looked_at_once(monkeypatch):
     for writes in (20, 80):
         trace = written_trace(writes)
         visited[0] = 0
-        memory_format._fixed_names(trace)
+        memory_format._written_and_fixed_names(trace)
         assert visited[0] <= sum(len(n.defined) for n in trace.bound_symbols)
 
 
@@ -302,5 +380,8 @@ def test_with_inductor():
     x = torch.randn(2, 3, 8, 8)
     compiled = thunder.jit(net, executors=["torchcompile"])
     assert_alike([outcome(eager, eager, x), outcome(net, compiled, x)])
-    copies = [n for n in thunder.last_traces(compiled)[-1].bound_symbols if n.sym.name == "contiguous"]
-    assert [n.output.name for n in copies] == ["x_channels_last"]
+    trace = thunder.last_traces(compiled)[-1]
+    fused = [part.output.name for n in trace.bound_symbols if n.sym.is_fusion for part in copies_in(n.subsymbols)]
+    alone = [n.output.name for n in copies_in(trace.bound_symbols)]
+    expected = ["t_conv1_weight_channels_last", "t_conv2_weight_channels_last", "x_channels_last"]
+    assert sorted(fused + alone) == expected

@@ -21,13 +21,13 @@ from thunder.executors.data_dependent_partition import Region, RegionSearch, fus
 from thunder.executors.fusion_regions import (
     fusion_class,
     is_fusion_barrier,
-    order_edges,
     peel,
     producers_and_consumers,
     run_nodes,
 )
+from thunder.executors.order import order_edges
 from thunder.tests.fusers import call_node, is_pointwise
-from thunder.tests.unit.traces import add, add_, clone, cos, make_trace, mul, rand_like, sin, tanh
+from thunder.tests.unit.traces import add, add_, clone, cos, make_trace, mul, rand_like, sin, tanh, tensor
 from thunder.torch.registry import symbol_for
 
 matmul, transpose = symbol_for(torch.matmul), symbol_for(torch.transpose)
@@ -38,10 +38,10 @@ def square(fn: Callable, names: str = "x y") -> TraceCtx:
     return make_trace(fn, names, shape=(3, 3))
 
 
-def groups_of(trace: TraceCtx, fusion_type: Any, can_fuse: Any = is_pointwise) -> list[str]:
+def groups_of(trace: TraceCtx, fusion_type: Any, can_fuse: Any = is_pointwise, **options: Any) -> list[str]:
     """Each group as the names that it defines; a node without outputs by its own name. Inputs are left out."""
     found = []
-    for group in fuse_bound_symbols(trace, can_fuse, fusion_type):
+    for group in fuse_bound_symbols(trace, can_fuse, fusion_type, **options):
         if group[0].sym is not prims.unpack_trivial:
             found.append(" ".join(o.name for n in group for o in n.defined) or group[0].sym.name)
     return found
@@ -120,6 +120,39 @@ def test_dataflow_merges_readers_of_one_tensor():
         return a, b, cos(x), cos(y)
 
     assert groups_of(square(program), "dataflow") == ["t1", "t0 t2", "t3", "python_return"]
+
+
+def test_small_nodes_that_are_alone_join_an_independent_region():
+    def program(x, y, z):
+        return cos(sin(x)), tanh(y), matmul(y, z), sin(matmul(z, z))
+
+    trace = square(program, "x y z")
+    assert groups_of(trace, "dataflow") == ["t0 t1", "t2", "t3", "t4", "t5", "python_return"]
+    joined = groups_of(trace, "dataflow", is_small=is_pointwise)
+    assert joined == ["t0 t1 t2", "t3", "t4", "t5", "python_return"], "t5 starts later"
+    assert groups_of(trace, "dataflow", is_small=lambda n: False) == groups_of(trace, "dataflow")
+    assert groups_of(trace, "consecutive", is_small=is_pointwise) == groups_of(trace, "consecutive")
+
+
+@pytest.mark.parametrize("count, expected", [(3, ["t0", "t1", "t2"]), (4, ["t0 t1 t2 t3"])])
+def test_only_many_small_nodes_are_a_region_by_themselves(count, expected):
+    names = ["a", "b", "c", "d"][:count]
+    trace = square(lambda *inputs: [sin(x) for x in inputs], " ".join(names))
+    assert groups_of(trace, "dataflow", is_small=is_pointwise) == [*expected, "python_return"]
+
+
+def test_small_nodes_join_nothing_on_another_device_and_no_backward():
+    trace = TraceCtx(name="computation")
+    where = ["cpu", "cpu", "cuda", "cpu"]
+    trace.args = tuple(tensor(trace, n, (3, 3), device=d) for n, d in zip("abcd", where, strict=True))
+    with tracectx(trace):
+        a, b, c, d = trace.args
+        values = [cos(sin(a)), tanh(b), tanh(c)]
+        with origin(add_tags=(BACKWARD,)):
+            values.append(tanh(d))
+        trace.emit(prims.python_return, (values,), {}, None)
+    groups = groups_of(trace.mark_complete(), "dataflow", is_small=is_pointwise)
+    assert groups == ["t0 t1 t2", "t3", "t4", "python_return"]
 
 
 # Barriers
@@ -336,16 +369,17 @@ def random_trace(rng: random.Random, size: int) -> TraceCtx:
     return trace
 
 
+@pytest.mark.parametrize("is_small", [None, is_pointwise], ids=["", "small nodes"])
 @pytest.mark.parametrize("fusion_type", KINDS)
 @pytest.mark.parametrize("seed", range(40))
-def test_no_cycles_and_no_lost_order_in_random_programs(seed, fusion_type):
+def test_no_cycles_and_no_lost_order_in_random_programs(seed, fusion_type, is_small):
     trace = random_trace(random.Random(seed), 60)
-    groups = fuse_bound_symbols(trace, is_pointwise, fusion_type)
+    groups = fuse_bound_symbols(trace, is_pointwise, fusion_type, is_small=is_small)
     assert is_valid_order(trace, groups)
     for group in groups:
         assert len(group) == 1 or all(is_pointwise(n) and not is_fusion_barrier(n) for n in group)
         assert len({fusion_class(n) for n in group}) == 1
-    again = fuse_bound_symbols(random_trace(random.Random(seed), 60), is_pointwise, fusion_type)
+    again = fuse_bound_symbols(random_trace(random.Random(seed), 60), is_pointwise, fusion_type, is_small=is_small)
     assert [[repr(n) for n in g] for g in groups] == [[repr(n) for n in g] for g in again]
 
 
@@ -361,7 +395,7 @@ def values_of(trace: TraceCtx, nodes: Sequence[BoundSymbol]) -> dict[str, torch.
 @pytest.mark.parametrize("seed", range(40))
 def test_random_programs_give_the_same_values_in_the_new_order(seed, fusion_type):
     trace = random_trace(random.Random(seed), 40)
-    groups = fuse_bound_symbols(trace, is_pointwise, fusion_type)
+    groups = fuse_bound_symbols(trace, is_pointwise, fusion_type, is_small=is_pointwise)
     expected = values_of(trace, trace.bound_symbols)
     actual = values_of(trace, [n for g in groups for n in g])
     for name, value in expected.items():
