@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 import importlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
+from torch._C._dynamo.guards import TensorGuards
 from torch._dispatch.python import enable_python_dispatcher
 from torch._guards import TracingContext, tracing
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
@@ -28,7 +29,7 @@ __all__ = [
     "TorchDispatchMode", "allow_in_graph", "allowed_later", "asks_for_values", "aten_packet", "dynamo_compat",
     "enable_python_dispatcher", "expression_of", "fake_mode_of_tracing", "functorch_is_active",
     "guard_or_false", "guard_or_true", "guards_of_capture", "has_aten_tag", "is_functorch_value", "is_mutable",
-    "is_static_input", "late_module", "method_key", "no_autocast", "onednn_linear", "source_of_input",
+    "is_static_input", "late_module", "likeness_check", "method_key", "no_autocast", "onednn_linear", "source_of_input",
     "storage_key", "storage_use_count", "tracing_fake_mode", "unbacked_bool", "unbacked_size",
     "without_saved_tensor_hooks",
 ]  # fmt: skip
@@ -188,6 +189,16 @@ def fake_mode_of_tracing(mode: FakeTensorMode) -> Iterator[None]:
 
 # Other subclasses, as fakes, may have no memory.
 PLAIN_TENSORS = frozenset((torch.Tensor, torch.nn.Parameter))
+
+
+def likeness_check(tensors: Sequence[torch.Tensor]) -> Callable[..., bool]:
+    """A quick test of as many tensors as these, one or more: same types, dtypes, devices, sizes, strides and dispatch.
+
+    What is negated or conjugated lazily is dispatched in another way, and so is what requires grad.
+    """
+    sizes, strides = [list(t.shape) for t in tensors], [list(t.stride()) for t in tensors]
+    guards: Any = TensorGuards  # its stub leaves out the tensors
+    return guards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides).check
 
 
 def storage_key(t: torch.Tensor) -> int | None:

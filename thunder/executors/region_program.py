@@ -22,7 +22,7 @@ from thunder.core.proxies import Proxy, TensorProxy, tensors_among
 from thunder.core.pytree import tree_map
 from thunder.core.sizes import SYMBOLIC_TYPES, free_symbols, hint, size_expression, size_value
 from thunder.core.symbol import BoundSymbol
-from thunder.core.torch_compat import PLAIN_TENSORS, FakeTensorMode, storage_key
+from thunder.core.torch_compat import PLAIN_TENSORS, FakeTensorMode, likeness_check, storage_key
 from thunder.executors.fusion_regions import numbers_among, run_nodes
 from thunder.executors.order import may_share_memory
 from thunder.executors.region_cache import DiskStore, default_store, machine_text, number_names
@@ -96,6 +96,7 @@ class RegionProgram:
         self._hints, self._are_sizes = [value for value, _ in facts], [is_size for _, is_size in facts]
         self._shapes = [_canonical(p.shape, names) for p in self._tensors]
         self._runs: dict[tuple, Run] = {}  # by numbers and strides
+        self._newest: tuple[Callable[..., bool], Run] | None = None  # of these, with what tells that it fits
         self._store = store
         self._lock = threading.Lock()
         self._linked = _linked_names(self.nodes, [p.name for p in self._tensors], self.output_names)
@@ -105,6 +106,9 @@ class RegionProgram:
 
     def run_list(self, inputs: list) -> Sequence[torch.Tensor]:
         """The region's results; the list is emptied, and each tensor given up at its last use."""
+        newest = self._newest
+        if newest is not None and newest[0](*inputs):
+            return newest[1](inputs)
         plain = PLAIN_TENSORS
         run = self._runs.get(
             tuple([t.stride() if type(t) in plain and not t.is_neg() else _number_key(t) for t in inputs])
@@ -157,6 +161,8 @@ class RegionProgram:
             if len(self._runs) >= self.max_runs:
                 self._runs.clear()
             self._runs[(*numbers.values(), *strides)] = run
+            if tensors and not count:
+                self._newest = likeness_check(tensors), run
         return run(inputs)
 
     @property

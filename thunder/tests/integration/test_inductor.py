@@ -517,9 +517,11 @@ def test_tensors_that_compiled_code_does_not_take_run_uncompiled():
 
 
 @pytest.mark.slow
-def test_a_compiled_region_takes_fakes_too():
-    region = program_of(lambda x, y: cos(mul(x, y)))
-    region(torch.rand(2, 3), torch.rand(2, 3))
+def test_a_compiled_region_takes_fakes_and_negated_tensors_too():
+    region = program_of(lambda x, y: mul(cos(x), y))
+    x, y = torch.rand(2, 3), torch.rand(2, 3)
+    for a in (x, torch.nn.Parameter(x), torch._neg_view(x), x):
+        torch.testing.assert_close(region(y, a)[0], torch.cos(y) * a.detach())
     assert region.compile_count == 1
     with FakeTensorMode():
         (result,) = region(torch.empty(2, 3), torch.empty(2, 3))  # the same strides, and no memory

@@ -7,7 +7,15 @@ import torch
 
 import thunder
 from thunder.core import inductor_compat, torch_compat
-from thunder.core.torch_compat import aten_packet, is_mutable, no_autocast, storage_key, tracing_fake_mode
+from thunder.core.torch_compat import (
+    FakeTensorMode,
+    aten_packet,
+    is_mutable,
+    likeness_check,
+    no_autocast,
+    storage_key,
+    tracing_fake_mode,
+)
 from thunder.executors import torchex
 
 
@@ -21,6 +29,25 @@ def test_storage_keys_tell_which_tensors_share_memory():
     assert storage_key(x) == storage_key(x[1:]) == storage_key(x.view(2, 2))
     assert storage_key(x) != storage_key(x.clone())
     assert storage_key(torch.eye(2).to_sparse()) is None
+
+
+def test_tensors_that_are_like_others():
+    class Sub(torch.Tensor):
+        pass
+
+    x, y = torch.rand(2, 3), torch.rand(3)
+    is_like = likeness_check([x, y])
+    assert is_like(x, y)
+    assert is_like(torch.zeros(2, 3), torch.ones(3))
+    z = torch.rand(3, dtype=torch.complex64)
+    others = [
+        torch.rand(4), torch.rand(6)[::2], y.double(), y.to("meta"), torch.nn.Parameter(y), y.as_subclass(Sub),
+        torch._neg_view(y), torch.rand(1, 3), 3, None,
+    ]  # fmt: skip
+    assert [is_like(x, other) for other in others] == [False] * len(others)
+    assert not likeness_check([z])(z.conj())
+    with FakeTensorMode() as mode:
+        assert not is_like(x, mode.from_tensor(y))
 
 
 def test_aten_packets():
